@@ -12,8 +12,8 @@ use tokio::sync::{Notify, Semaphore, broadcast, watch};
 const CONTROL_PERMITS: usize = 16;
 /// Links wait for most of their time and are never put off for one another: only memory bounds them.
 const LINKS: usize = 4_096;
-/// A worker that is told to stop lets its acts come to their end for so long, and then cuts them off.
-const ACTS_MAY_END_WITHIN: Duration = Duration::from_secs(10);
+/// A worker that is told to stop waits for so long until the holders of its items have recorded what became of them.
+const HOLDERS_MAY_END_WITHIN: Duration = Duration::from_secs(10);
 /// The fallback poll for lost hints. No longer than the time between two lease renewals, so that items of a dead worker are taken over in time.
 const LONGEST_SLEEP: Duration = Duration::from_secs(5);
 const PRESENCE_EVERY: Duration = Duration::from_secs(20);
@@ -47,13 +47,13 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
     let loops = classes.each_ref().map(|class| class.work(closing.clone()));
     let [control, act, link] = loops;
     tokio::join!(control, act, link);
+    // A call may take hours, so it is not waited for: its holder cuts it off, records that, and gives its item back.
     engine.cut_links();
-    // Items under way are finished or given back. Without this they would be free when the lease expires.
-    for class in &classes {
-        let _ = tokio::time::timeout(ACTS_MAY_END_WITHIN, class.permits.acquire_many(class.most)).await;
-        engine.cut_acts();
-    }
-    let _ = tokio::time::timeout(ACTS_MAY_END_WITHIN, classes[1].permits.acquire_many(classes[1].most)).await;
+    engine.cut_acts();
+    let [control, act, link] = classes.each_ref().map(|class| class.permits.acquire_many(class.most));
+    let all = async { tokio::join!(control, act, link) };
+    // An item that is still held then is free when the worker's lease is over.
+    let _ = tokio::time::timeout(HOLDERS_MAY_END_WITHIN, all).await;
     beating.abort();
     engine.stop_worker(&worker).await
 }
@@ -186,7 +186,7 @@ mod tests {
     use engine::adapters::{FakeProvider, FakeTool};
     use engine::run::{Plans, Render, Submission};
     use engine::runner::{Fact, Introduction, What};
-    use engine::store::{Database, Installation, Options, Store};
+    use engine::store::{Database, Installation, Options, Store, WorkKind};
     use futures_util::FutureExt as _;
     use model::job::{Job, JobReason};
     use model::plan::{AgentPlan, StepPlan, TaskPlan};
@@ -229,7 +229,7 @@ mod tests {
         provider: Arc<FakeProvider>,
         hints: broadcast::Receiver<Hint>,
         worker: tokio::task::JoinHandle<Result<(), Failure>>,
-        _closing: watch::Sender<bool>,
+        closing: watch::Sender<bool>,
     }
 
     impl World {
@@ -257,7 +257,7 @@ mod tests {
             let (closing, closed) = watch::channel(false);
             let hints = engine.store.hints();
             let worker = tokio::spawn(work(engine.clone(), "one".to_owned(), closed));
-            World { engine, org, tool, provider, hints, worker, _closing: closing }
+            World { engine, org, tool, provider, hints, worker, closing }
         }
 
         async fn submit(&self, spec: RunSpec, agents: Vec<AgentPlan>) -> RunId {
@@ -359,5 +359,34 @@ mod tests {
         }
         assert!(world.tool.hanging().len() <= ACTS);
         world.worker.abort();
+    }
+
+    /// What a process does on SIGTERM: calls under way are cut off, their ends recorded, and their items given back, so that nobody waits
+    /// until its lease is over.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_worker_that_is_told_to_stop_cuts_its_calls_off_and_gives_their_items_back() {
+        let mut world = World::new().await;
+        let spec = RunSpec {
+            kind: RunKind::Agents,
+            providers: vec!["fake".to_owned()],
+            ..RunSpec::task(Command::Argv(Vec::new()), "fake", "here")
+        };
+        let mut runs = Vec::new();
+        for idempotent in [true, false] {
+            let step = StepPlan { idempotent, timeout_ms: 3_600_000, ..StepPlan::new("s", ToolKind::Http) };
+            let agent = AgentPlan::new("one", vec![TaskPlan::new("all", vec![step])]);
+            runs.push(world.submit(spec.clone(), vec![agent]).await);
+        }
+        world.hang(ACTS).await;
+        world.closing.send(true).unwrap();
+        (&mut world.worker).await.unwrap().unwrap();
+        let seen: Vec<_> = world.tool.seen().values().map(|tally| (tally.calls, tally.cut)).collect();
+        assert_eq!(seen, [(1, 1), (1, 1)], "each was called once and cut off");
+        for run in runs {
+            let agent = world.engine.tree(world.org, run).await.unwrap().agents[0].id;
+            let of = move |tx: &mut engine::store::Tx| engine::store::work::find(tx, WorkKind::Agent, agent.0);
+            let item = world.engine.store.read("test.item", of).await.unwrap().unwrap();
+            assert_eq!((item.owner, item.deaths), (None, 0), "it was given back, and its holder did not die of it");
+        }
     }
 }

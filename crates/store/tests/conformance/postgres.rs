@@ -35,6 +35,7 @@ fn on_postgres() {
         what_comes_after_anothers_has_a_larger_id
         servers_that_start_together_migrate_once
         a_database_of_an_earlier_build_is_refused
+        a_newer_database_is_refused_and_left_alone
         a_migration_of_another_is_waited_for_however_long_it_takes
         a_server_that_is_away_is_trouble_without_effect
     }
@@ -368,7 +369,24 @@ async fn a_database_of_an_earlier_build_is_refused(w: &World) {
     w.store.write(Lane::Normal, "earlier", |tx| tx.exec(&EARLIER, &args![])).await.unwrap();
     let options = w.options.clone();
     let refused = tokio::task::spawn_blocking(move || Store::open(&options).err().unwrap()).await.unwrap();
-    assert!(refused.to_string().contains("the PostgreSQL database was made by a build before"), "{refused}");
+    let refused = refused.to_string();
+    assert!(refused.contains("the PostgreSQL database was made by a build before"), "{refused}");
+    assert!(refused.contains("move it away, or start with an empty home or database"), "{refused}");
+}
+
+async fn a_newer_database_is_refused_and_left_alone(w: &World) {
+    const NEWER: Sql = Sql::new("UPDATE schema SET version = 9001, min_binary = 9000 WHERE part = 'main'");
+    const STATE: Sql = Sql::new("SELECT version, min_binary FROM schema WHERE part = 'main'");
+    w.store.write(Lane::Normal, "newer", |tx| tx.exec(&NEWER, &args![])).await.unwrap();
+    let options = w.options.clone();
+    let refused = tokio::task::spawn_blocking(move || Store::open(&options).err().unwrap()).await.unwrap();
+    assert!(matches!(refused, Failure::Refused(Refused::Conflict { .. })), "{refused:?}");
+    let refused = refused.to_string();
+    assert!(refused.contains("the PostgreSQL database is of a newer version (schema 9001"), "{refused}");
+    assert!(refused.contains("upgrade repl"), "{refused}");
+    let state = w.store.read("state", |tx| Ok(tx.row(&STATE, &args![])?.map(|row| (row.int(0), row.int(1))))).await;
+    let (version, min_binary) = state.unwrap().unwrap();
+    assert_eq!((version.unwrap(), min_binary.unwrap()), (9001, 9000), "it was not written to");
 }
 
 async fn a_migration_of_another_is_waited_for_however_long_it_takes(w: &World) {
