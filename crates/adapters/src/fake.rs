@@ -10,7 +10,9 @@ use model::orphan::{ListedStatus, ResourceType};
 use model::spec::Resources;
 use model::{Credits, Trouble, TroubleKind, names};
 use std::collections::{BTreeMap, BTreeSet};
+use std::future::poll_fn;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
 
 /// A call of the provider, as passed to the test or simulator that decides its outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,6 +124,8 @@ struct World {
     decide: Decide,
     /// They cannot be listed.
     unlisted: Vec<String>,
+    /// Regions whose list does not come.
+    hanging: Vec<String>,
     /// Of the pages that were listed.
     longest_page: usize,
     changes: u64,
@@ -140,6 +144,7 @@ impl FakeProvider {
                 ended_others: BTreeSet::new(),
                 decide,
                 unlisted: Vec::new(),
+                hanging: Vec::new(),
                 longest_page: 0,
                 changes: 0,
                 made: BTreeMap::new(),
@@ -209,6 +214,11 @@ impl FakeProvider {
     /// From now on these regions, and no others, cannot be listed.
     pub fn unlisted_regions(&self, regions: &[&str]) {
         self.world().unlisted = regions.iter().map(|region| (*region).to_owned()).collect();
+    }
+
+    /// From now on the lists of these regions, and of no others, do not come.
+    pub fn hanging_regions(&self, regions: &[&str]) {
+        self.world().hanging = regions.iter().map(|region| (*region).to_owned()).collect();
     }
 
     /// How many resources the longest page had that was ever listed.
@@ -350,13 +360,18 @@ impl Provider for FakeProvider {
         })
     }
     fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage> {
-        self.act(Call::List, &ask.prefix, |settings, world| {
-            if let Some(region) = ask.region.as_ref().filter(|region| world.unlisted.contains(region)) {
-                return Err(Trouble::new(TroubleKind::Network, format!("{region} cannot be listed")));
-            }
-            let page = list(settings, world, ask);
-            world.longest_page = world.longest_page.max(page.listed.len());
-            Ok(page)
+        Box::pin(async move {
+            let hangs = || ask.region.as_ref().is_some_and(|region| self.world().hanging.contains(region));
+            poll_fn(|_| if hangs() { Poll::Pending } else { Poll::Ready(()) }).await;
+            let listed = self.act(Call::List, &ask.prefix, |settings, world| {
+                if let Some(region) = ask.region.as_ref().filter(|region| world.unlisted.contains(region)) {
+                    return Err(Trouble::new(TroubleKind::Network, format!("{region} cannot be listed")));
+                }
+                let page = list(settings, world, ask);
+                world.longest_page = world.longest_page.max(page.listed.len());
+                Ok(page)
+            });
+            listed.await
         })
     }
     fn delete<'a>(&'a self, kind: ResourceType, handle: &'a Handle) -> ProviderFuture<'a, ()> {

@@ -23,6 +23,7 @@ const OURS: &[&str] = &[
     "control.",
     "token",
     "installation.json",
+    "highest-id",
     "last",
     "remuda.db",
     "remuda-logs.db",

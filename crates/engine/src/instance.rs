@@ -264,7 +264,7 @@ pub(crate) fn ended_by_a_person(
         return Ok(());
     }
     let stale = || Failure::from(Refused::Stale { what: "the instance" });
-    match store::job::on_instance(tx, id)?.filter(|_| !bug!(terminate_races_a_claim)) {
+    match store::job::on_instance(tx, id)?.filter(|_| !bug!(terminate_overlooks_a_job)) {
         Some(job) if !force => {
             let why = format!("{id} runs {}: cancel it first, or use --force", job.run);
             Err(Refused::Conflict { why }.into())

@@ -206,8 +206,8 @@ impl Engine {
             incomplete.extend(page.incomplete.into_iter().take(MOST_PARTS - incomplete.len().min(MOST_PARTS)));
             let next = page.next;
             let ours = |name: &names::ResourceName| name.control_id == self.context.installation.control_id;
-            let ids = page.listed.iter().filter_map(|it| it.inferred().filter(ours));
-            self.pass_ids(ids.map(|name| name.resource.max(name.manifest.unwrap_or(0))).max()).await?;
+            let names = page.listed.iter().filter_map(|it| it.inferred().filter(ours));
+            self.pass_ids(unlisted::highest(names.flat_map(|name| name.ids()))).await?;
             self.note_page(pool, young, scan, page.listed).await?;
             match next {
                 None => return Ok(incomplete),

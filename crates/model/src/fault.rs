@@ -149,6 +149,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("heartbeat.post", &[Role::Runner]),
     ("hints.tell", &[Role::Server, Role::Worker]),
     ("idempotency.refuse", &[Role::Server]),
+    ("ids.mark", &[Role::Server]),
     ("ids.pass", &[Role::Server, Role::Worker]),
     ("ids.take", &[Role::Server, Role::Worker]),
     ("installation.write", &[Role::Server]),

@@ -150,6 +150,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn kinds_are_cleaned_up_in_the_order_of_their_priorities() {
+        let mut all: Vec<(i64, &str)> = ResourceKind::ALL.iter().map(|kind| (kind.priority(), kind.as_str())).collect();
+        all.sort_by_key(|(priority, _)| std::cmp::Reverse(*priority));
+        let expected = [
+            (90, "allocation"),
+            (80, "run"),
+            (70, "artifact"),
+            (65, "feature"),
+            (60, "object"),
+            (50, "instance"),
+            (10, "snapshot"),
+        ];
+        assert_eq!(all, expected);
+    }
+
+    #[test]
     fn what_a_workflow_made_is_kept_as_long_as_its_intent_says() {
         let kept = Retention::default();
         let table = [

@@ -18,7 +18,7 @@ use model::recovery::ErrorClass;
 use model::step::ToolKind;
 use model::{Effect, OrgId};
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicI64;
 use tower::ServiceExt as _;
@@ -303,6 +303,68 @@ async fn nobody_gets_anything_without_a_token() {
     for path in ["/runner/v1/heartbeat", "/runner/v1/report", "/runner/v1/register"] {
         for token in [None, Some("repl-testtest-1-1.0000"), Some("x")] {
             assert_eq!(world.ask("post", path, token, &[], "{}").await.status, StatusCode::UNAUTHORIZED, "{path}");
+        }
+    }
+}
+
+const OF_MACHINES: &[(&str, &str)] = &[
+    ("post", "/register"),
+    ("get", "/desired"),
+    ("post", "/heartbeat"),
+    ("post", "/report"),
+    ("get", "/binary/{target}/{hash}"),
+    ("post", "/snapshots"),
+    ("post", "/features"),
+    ("post", "/blobs"),
+    ("get", "/blobs/{hash}"),
+    ("put", "/blobs/{hash}"),
+    ("put", "/trees/{hash}"),
+    ("put", "/jobs/{job}/artifacts"),
+];
+
+#[tokio::test]
+async fn a_forged_token_of_a_machine_opens_nothing() {
+    let source = include_str!("routes.rs");
+    let served = source.split("let machines").nth(1).unwrap().split(".fallback").next().unwrap();
+    let served: BTreeSet<&str> = served.split(".route(\"").skip(1).filter_map(|rest| rest.split('"').next()).collect();
+    let tried: BTreeSet<&str> = OF_MACHINES.iter().map(|(_, route)| *route).collect();
+    assert_eq!(served, tried, "each route is tried here");
+    let world = World::new(true).await;
+    let run = world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
+    let id = run.body["instance"].as_str().unwrap().to_owned();
+    let machine = world.ask("get", &format!("/api/v1/instances/{id}"), Some(&world.admin), &[], "").await;
+    let name = machine.body["name"].as_str().unwrap();
+    let tag = world.engine.context.installation.runner_token(name);
+    let of_another = world.engine.context.installation.runner_token(&format!("{name}0"));
+    let of_elsewhere = Installation::new("testtest", [8; 32]).runner_token(name);
+    let longer = format!("{tag}0");
+    let forged = [
+        format!("{name}.{of_another}"),
+        format!("{name}0.{tag}"),
+        format!("{name}.{of_elsewhere}"),
+        format!("{name}.{}", &tag[..tag.len() - 1]),
+        format!("{name}.{}", &tag[..tag.len() - 2]),
+        format!("{name}.{longer}"),
+        format!("{name}.{longer}0"),
+        format!("{name}."),
+        format!(".{tag}"),
+        name.to_owned(),
+        tag.clone(),
+        "x".to_owned(),
+        ".".to_owned(),
+        String::new(),
+        world.admin.clone(),
+        world.engine.context.installation.step_token("1.1.1.1.1.1.1"),
+    ];
+    for (method, route) in OF_MACHINES {
+        let path = route.replace("{hash}", &"0".repeat(64)).replace("{job}", "job_1").replace("{target}", "x");
+        let path = format!("/runner/v1{path}");
+        let known = world.ask(method, &path, Some(&format!("{name}.{tag}")), &[], "{}").await;
+        assert_ne!(known.status, StatusCode::UNAUTHORIZED, "{method} {path}: or the rest shows nothing");
+        for token in forged.iter().map(|token| Some(token.as_str())).chain([None]) {
+            let got = world.ask(method, &path, token, &[], "{}").await;
+            assert_eq!(got.status, StatusCode::UNAUTHORIZED, "{method} {path} with {token:?}: {}", got.body);
+            assert!(is_problem(&got), "{method} {path}: {}", got.body);
         }
     }
 }

@@ -191,7 +191,7 @@ mod tests {
             let folder = tempfile::tempdir().unwrap();
             let path = folder.path().join("t.db");
             let options = Options { group, ..Options::new(Database::File(path.clone())) };
-            let context = crate::context(&options, None, None);
+            let context = crate::context(&options, None, None, None);
             let (asks, asked) = channel();
             let (done, ends) = channel();
             let ends = Mutex::new(ends);

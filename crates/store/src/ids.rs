@@ -1,12 +1,17 @@
 //! New ids, from a block that this process has reserved in the database. A block is reserved in a transaction of its own, so a closure that
 //! is rolled back leaves a gap in the ids and nothing else. No id is given out twice, nor the one whose slug is `none`.
 
+use crate::args;
+use crate::id_mark::IdMark;
 use crate::sql::Sql;
+use crate::value::Value;
+use model::Failure;
 use std::sync::Mutex;
 
-/// A database that has given out none begins at `$2`.
-pub(crate) const TAKE_BLOCK: Sql =
-    Sql::new("UPDATE ids SET next = (CASE WHEN next = 1 THEN $2 ELSE next END) + $1 WHERE id = 1 RETURNING next");
+/// A database that has given out none begins at `$2`; one that is older than the mark beside it goes on at the mark, `$3`.
+pub(crate) const TAKE_BLOCK: Sql = Sql::new(
+    "UPDATE ids SET next = (CASE WHEN next = 1 THEN $2 WHEN next < $3 THEN $3 ELSE next END) + $1 WHERE id = 1 RETURNING next",
+);
 /// Never lowered.
 pub(crate) const RAISE: Sql = Sql::new("UPDATE ids SET next = $1 WHERE id = 1 AND next < $1");
 
@@ -23,7 +28,9 @@ const ENOUGH: i64 = 640;
 pub(crate) struct Ids {
     block: Mutex<Block>,
     /// Where a database that has given out none begins.
-    pub(crate) first: i64,
+    first: i64,
+    /// SQLite files only.
+    mark: Option<IdMark>,
 }
 
 struct Block {
@@ -36,8 +43,14 @@ struct Block {
 }
 
 impl Ids {
-    pub(crate) fn new(first: i64) -> Ids {
-        Ids { block: Mutex::new(Block { next: 0, end: 0, wanted: 0, taken: 0 }), first }
+    pub(crate) fn new(first: i64, mark: Option<IdMark>) -> Ids {
+        Ids { block: Mutex::new(Block { next: 0, end: 0, wanted: 0, taken: 0 }), first, mark }
+    }
+
+    /// The arguments of `TAKE_BLOCK` for a block of this size.
+    pub(crate) fn asked(&self, size: i64) -> Vec<Value> {
+        let marked = self.mark.as_ref().map_or(1, IdMark::found);
+        args![size, self.first.max(marked), marked].into()
     }
 
     /// How large a block must be taken before the next transaction begins, if any.
@@ -48,13 +61,15 @@ impl Ids {
         (left < ENOUGH.max(block.wanted)).then_some(size.max(2 * block.wanted))
     }
 
-    /// The block `next - size .. next` is reserved now. What is left of the old one is a gap.
-    pub(crate) fn add(&self, next: i64, size: i64) {
+    /// The block `next - size .. next` is reserved now, and given out as soon as the mark says so. What is left of the old one is a gap.
+    pub(crate) fn add(&self, next: i64, size: i64) -> Result<(), Failure> {
+        self.mark.as_ref().map_or(Ok(()), |mark| mark.raise(next))?;
         let mut block = self.block.lock().expect("no panic while ids are locked");
         // Another thread may have brought a larger block meanwhile.
         if next - size > block.next {
             *block = Block { next: next - size, end: next, wanted: 0, taken: block.taken + 1 };
         }
+        Ok(())
     }
 
     /// What is left of a block from before `floor` was given out is a gap: the next one is above it, because blocks only grow.
@@ -87,31 +102,31 @@ mod tests {
     #[test]
     fn the_id_that_reads_none_is_never_given() {
         let none = model::unslug("none").unwrap();
-        let ids = Ids::new(1);
-        ids.add(none + 2, 4);
+        let ids = Ids::new(1, None);
+        ids.add(none + 2, 4).unwrap();
         assert_eq!(std::iter::from_fn(|| ids.take(0)).collect::<Vec<_>>(), [none - 2, none - 1, none + 1]);
     }
 
     #[test]
     fn a_block_from_before_another_process_had_its_own_is_passed_over() {
-        let ids = Ids::new(1);
-        ids.add(BLOCK + 1, BLOCK);
+        let ids = Ids::new(1, None);
+        ids.add(BLOCK + 1, BLOCK).unwrap();
         ids.pass(0);
         assert_eq!(ids.take(0), Some(1));
         ids.pass(BLOCK + 7);
         assert_eq!((ids.take(0), ids.short_of().is_some()), (None, true));
-        ids.add(3 * BLOCK + 1, BLOCK);
+        ids.add(3 * BLOCK + 1, BLOCK).unwrap();
         assert_eq!(ids.take(0), Some(2 * BLOCK + 1));
     }
 
     #[test]
     fn blocks_grow_while_they_are_used_up() {
-        let ids = Ids::new(1);
+        let ids = Ids::new(1, None);
         let mut next = 1;
         let sizes = std::iter::from_fn(|| {
             let size = ids.short_of()?;
             next += size;
-            ids.add(next, size);
+            ids.add(next, size).unwrap();
             std::iter::from_fn(|| ids.take(0)).take((size - ENOUGH + 1) as usize).for_each(drop);
             Some(size / BLOCK)
         });
@@ -120,9 +135,9 @@ mod tests {
 
     #[test]
     fn a_transaction_that_ran_dry_gets_a_larger_block() {
-        let ids = Ids::new(1);
+        let ids = Ids::new(1, None);
         assert_eq!(ids.short_of(), Some(BLOCK));
-        ids.add(BLOCK + 1, BLOCK);
+        ids.add(BLOCK + 1, BLOCK).unwrap();
         assert_eq!(ids.short_of(), None);
         let used = std::iter::from_fn(|| ids.take(BLOCK)).count() as i64;
         assert_eq!(used, BLOCK);

@@ -23,6 +23,7 @@ mod group_limit;
 mod guard;
 mod hint;
 pub mod host;
+mod id_mark;
 pub mod idempotency;
 mod ids;
 mod inline;
@@ -98,6 +99,7 @@ pub use worker::Worker;
 use backend::Backend;
 use guard::Guard;
 use hint::Hints;
+use id_mark::IdMark;
 use ids::Ids;
 use migrate::{LOGS, MAIN};
 use model::{Failure, Refused, Timestamp, Trouble};
@@ -197,7 +199,7 @@ impl Store {
     pub fn open(options: &Options) -> Result<Store, Failure> {
         match &options.database {
             Database::Memory => {
-                let context = context(options, None, None);
+                let context = context(options, None, None, None);
                 let (main, logs) = (Backend::memory(MAIN, context.clone())?, Backend::memory(LOGS, context.clone())?);
                 Store::of(options, context, Arc::new(main), Arc::new(logs), None)
             }
@@ -211,7 +213,7 @@ impl Store {
                         private::file_if_there(Path::new(&beside))?;
                     }
                 }
-                let context = context(options, None, None);
+                let context = context(options, Some(IdMark::open(path)?), None, None);
                 let main = Backend::file(path, MAIN, context.clone())?;
                 let logs = Backend::file(&logs_path(path), LOGS, context.clone())?;
                 Store::of(options, context, Arc::new(main), Arc::new(logs), Some(guard))
@@ -219,7 +221,7 @@ impl Store {
             Database::Postgres(url) => {
                 let address = Address::parse(url)?;
                 let (committed, to_tell) = unbounded_channel();
-                let context = context(options, None, Some(committed));
+                let context = context(options, None, None, Some(committed));
                 let main = Arc::new(Backend::postgres(&address, options.connections, context.clone())?);
                 let hints = context.hints.only_here();
                 start_hints(pg_hints::serve(address, hints, to_tell))?;
@@ -230,7 +232,7 @@ impl Store {
 
     /// A database in memory whose closures run on the caller's thread: for simulation.
     pub fn inline(options: &Options) -> Result<Store, Failure> {
-        let context = context(options, options.crash.clone(), None);
+        let context = context(options, None, options.crash.clone(), None);
         let (main, logs) = (Backend::inline(MAIN, context.clone())?, Backend::inline(LOGS, context.clone())?);
         Store::of(options, context, Arc::new(main), Arc::new(logs), None)
     }
@@ -288,8 +290,12 @@ impl Store {
     }
 
     /// No id up to this one is given out from now on: it was seen outside, and the database does not know it. Another process that has
-    /// reserved a block of ids before uses that up.
+    /// reserved a block of ids before uses that up. One that is too great to be an id of ours is refused: beyond it there would soon be
+    /// no ids left.
     pub async fn pass_ids(&self, seen: i64) -> Result<(), Failure> {
+        if seen > model::names::MAX_SEEN_ID {
+            return Err(Refused::invalid("id", format!("{seen} is greater than any id that was ever given out")).into());
+        }
         let raise = move |tx: &mut Tx| tx.exec(&ids::RAISE, &args![seen.saturating_add(1)]).map(drop);
         self.write(Lane::Normal, "ids.pass", raise).await?;
         self.inner.context.ids.pass(seen);
@@ -352,12 +358,13 @@ fn start_hints(serve: impl Future<Output = ()> + Send + 'static) -> Result<(), F
 
 fn context(
     options: &Options,
+    mark: Option<IdMark>,
     crash: Option<CrashHook>,
     others: Option<UnboundedSender<BTreeSet<Hint>>>,
 ) -> Arc<Context> {
     Arc::new(Context {
         clock: options.clock.clone(),
-        ids: Ids::new(options.first_id),
+        ids: Ids::new(options.first_id, mark),
         hints: Hints::new(others),
         crash,
         observe: options.observe.clone(),

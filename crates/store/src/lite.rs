@@ -11,7 +11,7 @@ use crate::ids::TAKE_BLOCK;
 use crate::migrate::Part;
 use crate::queue::{Job, Queue, run_caught};
 use crate::tx::{Context, Tx};
-use crate::{Hint, args, inline};
+use crate::{Hint, inline};
 use model::bug;
 use model::{Failure, Refused, Trouble, TroubleKind, crash_point};
 use rusqlite::config::DbConfig;
@@ -325,8 +325,8 @@ impl Writer {
     fn take_ids(&mut self) -> Result<(), Failure> {
         if let Some(size) = self.context.ids.short_of().filter(|_| self.part.has_ids()) {
             let conn = self.conn.as_mut().expect("the writer has its connection between closures");
-            let rows = crash_point!("ids.take", conn.rows(&TAKE_BLOCK, &args![size, self.context.ids.first]))?;
-            self.context.ids.add(rows[0].int(0)?, size);
+            let rows = crash_point!("ids.take", conn.rows(&TAKE_BLOCK, &self.context.ids.asked(size)))?;
+            self.context.ids.add(rows[0].int(0)?, size)?;
             self.context.tally.committed(false);
         }
         Ok(())

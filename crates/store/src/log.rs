@@ -9,7 +9,7 @@ use crate::hint::Hint;
 use crate::log_file::{self, Frame, Gathering, LogStream, Placed};
 use crate::queue::{Access, Lane};
 use crate::run_log::{self, Written};
-use crate::sql::Sql;
+use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::Row;
 use model::bug;
@@ -446,7 +446,7 @@ const HEAD: Sql = Sql::new(
     "SELECT epoch, base, next_offset, cut_at, sealed, lost, gathered_org, deleted_at FROM log_heads
       WHERE subject = $1 AND number = $2",
 );
-const LOCK: Sql = HEAD.no_key_update();
+const LOCK: Sql = HEAD.no_key_update().locks(Rank::Log);
 const START: Sql = Sql::new(
     "INSERT INTO log_heads (subject, number, epoch, base, next_offset) VALUES ($1, $2, $3, 0, 0)
          ON CONFLICT (subject, number) DO NOTHING",

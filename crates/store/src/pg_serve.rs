@@ -1,7 +1,6 @@
 //! The threads of PostgreSQL: each owns a connection and runs queued closures on it. A closure is retried after a deadlock, and after an
 //! idle connection turned out to be dead; every other failure is the answer.
 
-use crate::args;
 use crate::conn::Conn;
 use crate::crash::{self, Moment};
 use crate::hint::Hint;
@@ -96,9 +95,9 @@ impl Server {
 
     fn make_ready(&mut self, reads: bool) -> Result<(), Failure> {
         if let Some(size) = self.context.ids.short_of().filter(|_| !reads) {
-            let first = self.context.ids.first;
-            let rows = crash_point!("ids.take", self.pg().at_once(&TAKE_BLOCK, &args![size, first]))?;
-            self.context.ids.add(rows[0].int(0)?, size);
+            let asked = self.context.ids.asked(size);
+            let rows = crash_point!("ids.take", self.pg().at_once(&TAKE_BLOCK, &asked))?;
+            self.context.ids.add(rows[0].int(0)?, size)?;
         }
         self.pg().prepare(reads)
     }

@@ -21,6 +21,15 @@ pub(crate) fn file(path: &Path) -> Result<File, Failure> {
     Ok(file)
 }
 
+/// An empty file, which replaces what an earlier try has left.
+pub(crate) fn draft(path: &Path) -> io::Result<File> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    OpenOptions::new().write(true).create_new(true).mode(FILE).open(path)
+}
+
 /// The same for a file that may be missing and is not made.
 pub(crate) fn file_if_there(path: &Path) -> Result<(), Failure> {
     match fs::metadata(path) {
@@ -58,7 +67,7 @@ fn must_change(path: &Path, found: &Metadata, wanted: u32) -> Result<bool, Failu
     Ok(found.mode() & 0o077 != 0 || found.mode() & wanted != wanted)
 }
 
-fn trouble(path: &Path, error: io::Error) -> Failure {
+pub(crate) fn trouble(path: &Path, error: io::Error) -> Failure {
     let kind = match error.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => TroubleKind::DiskFull,
         _ => TroubleKind::Database,

@@ -6,7 +6,7 @@ use crate::hint::Hint;
 use crate::log::Logs;
 use crate::log_file::Placed;
 use crate::queue::{Access, Lane};
-use crate::sql::Sql;
+use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::Row;
 use model::log::LogId;
@@ -101,7 +101,7 @@ pub(crate) const ALL: &[&Sql] = &[&START, &LOCK, &NEXT, &ADVANCE, &WRITE, &AFTER
 
 const START: Sql = Sql::new("INSERT INTO run_logs (run_id, next_frame) VALUES ($1, 1) ON CONFLICT (run_id) DO NOTHING");
 const NEXT: Sql = Sql::new("SELECT next_frame FROM run_logs WHERE run_id = $1");
-const LOCK: Sql = NEXT.no_key_update();
+const LOCK: Sql = NEXT.no_key_update().locks(Rank::RunLog);
 const ADVANCE: Sql = Sql::new("UPDATE run_logs SET next_frame = $2 WHERE run_id = $1");
 const WRITE: Sql = Sql::new(
     "INSERT INTO run_frames (run_id, last, count, subject, number, starts, ends) VALUES ($1, $2, $3, $4, $5, $6, $7)",

@@ -94,6 +94,8 @@ pub enum Lock {
 /// that name their rank and have the id as their first argument.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rank {
+    /// When a control plane was last alive.
+    Monitor,
     WorkItem,
     Endpoint,
     Execution,
@@ -108,6 +110,9 @@ pub enum Rank {
     Allocation,
     Instance,
     Manifest,
+    /// The head of a log, and then the numbers of its run's frames: on PostgreSQL they are rows of the same database.
+    Log,
+    RunLog,
     Org,
     Wakes,
 }

@@ -60,6 +60,17 @@ mod tests {
     use super::*;
     use crate::lite::open_memory;
     use crate::migrate::LOGS;
+    use crate::sql::Lock;
+
+    /// Without a rank it is not asserted that locks are taken in one order. What skips locked rows never waits.
+    #[test]
+    fn what_may_wait_for_a_row_names_its_rank() {
+        let waits = |sql: &&Sql| matches!(sql.lock, Lock::KeyShare | Lock::NoKeyUpdate);
+        let unranked: Vec<&str> =
+            of_main().chain(of_logs()).filter(waits).filter(|sql| sql.rank.is_none()).map(|sql| sql.text).collect();
+        assert_eq!(unranked, [""; 0]);
+        assert!(of_main().filter(waits).count() > 10 && of_logs().filter(waits).count() == 2);
+    }
 
     #[test]
     fn the_logs_find_rows_by_an_index() {

@@ -2,7 +2,7 @@
 //! monitor row, which any live control plane updates, and the outages, which are gaps between its updates.
 
 use crate::args;
-use crate::sql::Sql;
+use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use model::time::{Outage, SECOND};
 use model::{Failure, Refused, Timestamp};
@@ -181,7 +181,7 @@ const STOP: Sql = Sql::new("UPDATE workers SET beat_at = 0 WHERE id = $1 AND boo
 const CHECK: Sql = Sql::new("SELECT beat_at FROM workers WHERE id = $1 AND boot = $2");
 const LIVING: Sql = Sql::new("SELECT id, boot FROM workers WHERE beat_at > $1");
 const SESSION: Sql = Sql::new("SELECT min(started_at) FROM workers WHERE beat_at > $1");
-const LAST_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1").no_key_update();
+const LAST_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1").no_key_update().locks(Rank::Monitor);
 const PEEK_BEAT: Sql = Sql::new("SELECT beat_at FROM monitor WHERE id = 1");
 const BEAT: Sql = Sql::new("UPDATE monitor SET beat_at = $1 WHERE id = 1");
 const LEASES_SET_BACK: Sql = Sql::new("UPDATE workers SET beat_at = $1 WHERE beat_at > $1");

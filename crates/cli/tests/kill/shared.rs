@@ -12,8 +12,8 @@ use wire::model::fault::{Moment, POINTS, Role};
 const AT_A_TIME: usize = 3;
 /// The suite takes one in so many, another share each day; `KILL_POSTGRES=all` takes every one.
 const SHARES: u64 = 4;
-/// Only an embedded control plane writes down where it is, and waits for a disk itself.
-const NOT_HERE: &[&str] = &["control.announce", "database.sync"];
+/// Only an embedded control plane writes down where it is, waits for a disk itself, and keeps a mark of its ids.
+const NOT_HERE: &[&str] = &["control.announce", "database.sync", "ids.mark"];
 
 /// Stories that need nothing but a server and a worker.
 pub fn can_tell(story: &Story) -> bool {

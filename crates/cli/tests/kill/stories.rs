@@ -48,6 +48,7 @@ pub const STORIES: &[Story] = &[
             "keeper/exit.write",
             "heartbeat.post",
             "hints.tell",
+            "ids.mark",
             "ids.take",
             "installation.write",
             "instance.look_for_all",

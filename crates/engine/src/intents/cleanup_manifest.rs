@@ -1,5 +1,6 @@
-//! Cleanup-manifest: ends what a manifest past its retention still owns and no job or hold uses, kind by kind. A machine is judged again under
-//! its row's lock, so one that a job has claimed meanwhile, or a person holds, stays. What stays keeps the manifest.
+//! Cleanup-manifest: ends what a manifest past its retention still owns and no job or hold uses, kind by kind in the order of their
+//! priorities. A machine is judged again under its row's lock, so one that a job has claimed meanwhile, or a person holds, stays. What
+//! stays keeps the manifest.
 
 use crate::intents::terminate_instance;
 use crate::manifest::{Standing, machine_standing, next_look, release_ended};
@@ -7,10 +8,10 @@ use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Verdic
 use crate::{EngineContext, workflow};
 use model::manifest::{Manifest, ManifestStatus, ResourceKind};
 use model::time::HOUR;
-use model::workflow::{Addition, FanOutMode, Intent, MAX_FAN_OUT, Node, Pattern, branches_of};
+use model::workflow::{Addition, FanOutMode, Intent, MAX_FAN_OUT, Node, Pattern, Workflow, branches_of};
 use model::{Failure, InstanceId, ManifestId, WorkflowId};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 use store::{Tx, WorkKind};
 
@@ -19,7 +20,8 @@ const SORT: &str = "sort-by-priority";
 const LOOP: &str = "cleanup-loop";
 const DELETE: &str = "delete";
 const CLEAN: &str = "clean";
-/// A machine whose provider does not confirm its end is terminate-instance's to end. The other kinds do not wait for it for ever.
+/// A machine whose provider does not confirm its end is terminate-instance's to end. Kinds of a lower priority do not wait for it for
+/// longer than this.
 const CLEAN_LIMIT_MS: i64 = HOUR;
 
 pub(crate) static BLUEPRINT: LazyLock<Blueprint> = LazyLock::new(|| {
@@ -63,7 +65,7 @@ fn target(node: &mut NodeTx<'_, '_, '_>) -> Result<Manifest, NodeError> {
     found.ok_or_else(|| NodeError::Fails(format!("{} does not exist", input.manifest)))
 }
 
-/// Resources of one kind and, of machines, of one provider: they are cleaned up beside the others.
+/// Resources of one kind and, of machines, of one provider: cleaned up beside those of the same priority, after those of a higher one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 struct Group {
     kind: ResourceKind,
@@ -102,31 +104,39 @@ const SORTED: Port<Loaded> = Port::new(SORT);
 
 impl NodeKind for SortByPriority {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        let mut groups = node.read(&LOADED)?.groups;
-        groups.sort_by_key(|group| std::cmp::Reverse(group.kind.priority()));
-        Ok(SORTED.done(&Loaded { groups }))
+        Ok(SORTED.done(&Loaded { groups: sorted(node.read(&LOADED)?.groups) }))
     }
 }
 
-/// One branch for each group, begun in the order of their priorities. What fails in one, for example because its provider does not
-/// answer, is that branch's own.
+/// The highest priority first; within one, the providers by their names.
+fn sorted(mut groups: Vec<Group>) -> Vec<Group> {
+    groups.sort_by_key(|group| (std::cmp::Reverse(group.kind.priority()), group.provider.clone()));
+    groups
+}
+
+/// One branch for each group. Each waits until those of a higher priority have ended, well or not. What fails in one, for example because
+/// its provider does not answer, is that branch's own.
 struct CleanupLoop;
 
 impl NodeKind for CleanupLoop {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let groups = node.read(&SORTED)?.groups;
-        let branch = |group: Group| Addition {
+        let mut priorities = BTreeSet::new();
+        let mut branch = |group: Group| Addition {
             name: match &group.provider {
                 Some(provider) => format!("{CLEAN}-{}-{provider}", group.kind),
                 None => format!("{CLEAN}-{}", group.kind),
             },
             kind: CLEAN.into(),
             parameters: to_value(&group),
-            timeout_ms: Some(CLEAN_LIMIT_MS),
+            timeout_ms: {
+                priorities.insert(group.kind.priority());
+                Some(CLEAN_LIMIT_MS * priorities.len() as i64) // the time in which it waits for the others counts
+            },
             idempotent: true,
         };
         // The next cleanup takes what does not fit into this one.
-        let branches: Vec<Addition> = groups.into_iter().take(MAX_FAN_OUT).map(branch).collect();
+        let branches: Vec<Addition> = groups.into_iter().take(MAX_FAN_OUT).map(&mut branch).collect();
         let output = to_value(&Branches { branches: branches.len() });
         let patterns = vec![Pattern::FanOut { join: DELETE.into(), branches, mode: FanOutMode::Isolate }];
         Ok(Verdict::With { output, patterns })
@@ -152,6 +162,9 @@ impl NodeKind for Clean {
         let manifest = target(node)?;
         let group = Group::deserialize(&node.node.parameters)
             .map_err(|error| NodeError::Fails(format!("its parameters do not parse: {error}")))?;
+        if !is_its_turn(node.workflow, &group) {
+            return Ok(Verdict::Waits(None)); // the end of another branch has this one looked at
+        }
         let (tx, context) = node.scope.tx_and_context();
         let (mut cleaned, mut waits, mut out_of_turn) = (Cleaned::default(), false, false);
         for id in &group.ids {
@@ -177,6 +190,15 @@ impl NodeKind for Clean {
             (false, false) => Verdict::Done(to_value(&cleaned)),
         })
     }
+}
+
+/// No branch of a higher priority is still at work.
+fn is_its_turn(workflow: &Workflow, group: &Group) -> bool {
+    branches_of(workflow, DELETE).into_iter().all(|branch| branch.status.is_end() || !goes_first(branch, group))
+}
+
+fn goes_first(branch: &Node, group: &Group) -> bool {
+    Group::deserialize(&branch.parameters).is_ok_and(|other| other.kind.priority() > group.kind.priority())
 }
 
 /// None: its row cannot be locked in this transaction any more.
@@ -232,5 +254,27 @@ impl NodeKind for Delete {
             tx.wake(WorkKind::Manifest, manifest.id.0, next_look(&left, at));
         }
         Ok(DELETED.done(&Deleted { deleted: left.is_empty(), left: left.len(), failed }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_in_the_order_of_their_priorities_whatever_their_names() {
+        let group =
+            |kind, provider: Option<&str>| Group { kind, provider: provider.map(str::to_owned), ids: Vec::new() };
+        let mut groups: Vec<Group> = ResourceKind::ALL.iter().map(|kind| group(*kind, None)).collect();
+        groups.push(group(ResourceKind::Instance, Some("b")));
+        groups.insert(0, group(ResourceKind::Instance, Some("a")));
+        groups.sort_by_key(|group| group.kind.as_str()); // as they are loaded
+        let order: Vec<String> = sorted(groups)
+            .into_iter()
+            .map(|group| format!("{} {}", group.kind, group.provider.unwrap_or_default()).trim().to_owned())
+            .collect();
+        let expected = ["allocation", "run", "artifact", "feature", "object", "instance", "instance a", "instance b"];
+        assert_eq!(order[..8], expected);
+        assert_eq!(order[8..], ["snapshot"]);
     }
 }

@@ -63,7 +63,9 @@ impl Engine {
     }
 
     async fn note_unlisted(&self, runner: Unlisted) -> Result<(), Failure> {
-        self.pass_ids(self.sealed(&runner).map(|(_, stub)| highest(&stub)).chain(named(&runner.name)).max()).await?;
+        let named = names::parse(&runner.name).into_iter().flat_map(|name| name.ids());
+        let seen = highest(named.chain(self.sealed(&runner).flat_map(|(_, stub)| stub_ids(&stub))));
+        self.pass_ids(seen).await?;
         let name = runner.name.clone();
         let read = move |tx: &mut Tx| Ok((store::unlisted::find(tx, &name)?, tx.at()));
         let (before, now) = self.store.read("runner.unlisted", read).await?;
@@ -110,20 +112,20 @@ impl Engine {
 
     /// A database that is older than what is out there must not give out ids that are in use there.
     pub(super) async fn pass_ids(&self, seen: Option<i64>) -> Result<(), Failure> {
-        let Some(seen) = seen else { return Ok(()) };
-        if self.ids_passed.fetch_max(seen, std::sync::atomic::Ordering::Relaxed) >= seen {
-            return Ok(());
-        }
-        self.store.pass_ids(seen).await
+        use std::sync::atomic::Ordering::Relaxed;
+        let Some(seen) = seen.filter(|seen| *seen > self.ids_passed.load(Relaxed)) else { return Ok(()) };
+        self.store.pass_ids(seen).await?;
+        // After the write: were it noted before, a write that failed would never be tried again.
+        self.ids_passed.fetch_max(seen, Relaxed);
+        Ok(())
     }
 }
 
-fn highest(stub: &Stub) -> i64 {
-    let step = stub.step.map_or(0, |step| step.id.0);
-    stub.run.0.max(stub.job.0).max(step)
+/// Without those that nothing of ours can have: whoever makes a name chooses its ids.
+pub(super) fn highest(ids: impl Iterator<Item = i64>) -> Option<i64> {
+    ids.filter(|id| *id <= names::MAX_SEEN_ID).max()
 }
 
-/// What the name of a resource says of ids.
-pub(super) fn named(name: &str) -> Option<i64> {
-    names::parse(name).map(|name| name.resource.max(name.manifest.unwrap_or(0)))
+fn stub_ids(stub: &Stub) -> impl Iterator<Item = i64> + use<> {
+    [Some(stub.run.0), Some(stub.job.0), stub.step.map(|step| step.id.0)].into_iter().flatten()
 }

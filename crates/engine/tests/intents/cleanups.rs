@@ -8,10 +8,11 @@ use engine::Config;
 use model::instance::{Instance, InstanceStatus};
 use model::manifest::{Manifest, ManifestStatus, ResourceKind};
 use model::run::RunStatus;
+use model::snapshot::{Snapshot, SnapshotStatus};
 use model::spec::RunSpec;
 use model::time::{HOUR, MINUTE};
 use model::workflow::{Intent, NodeStatus, Workflow, WorkflowStatus};
-use model::{InstanceId, ManifestId, RunId, TroubleKind};
+use model::{InstanceId, ManifestId, RunId, SnapshotId, TroubleKind, WorkflowId};
 use store::{Lane, Tx, WorkKind};
 
 pub fn manifest_of(bench: &Bench, run: RunId) -> (Manifest, Vec<(ResourceKind, i64)>) {
@@ -194,6 +195,73 @@ fn a_provider_that_cannot_end_its_machine_does_not_keep_the_others() {
     assert_eq!((branch.status, branch.isolated), (NodeStatus::Failed, true));
     let (manifest, owned) = manifest_of(&bench, run);
     assert_eq!((manifest.status, owned), (ManifestStatus::Sealed, vec![(ResourceKind::Instance, stranded.0)]));
+}
+
+/// The end of a machine takes long at one provider, and never comes at another. What has a lower priority waits for both, no longer than it
+/// must, and is not kept by the one that fails.
+#[test]
+fn what_has_a_lower_priority_begins_when_the_higher_ones_have_ended() {
+    let mut bench = Bench::new();
+    let run = forgotten(&mut bench, spec());
+    let id = bench.job(run).instance.unwrap();
+    let (own, like) = (manifest_of(&bench, run).0.id, machine(&bench, id));
+    with_a_stranded_machine(&mut bench, own, like);
+    let snapshot = a_snapshot(&mut bench, own, run);
+    bench.fate(|call, _, _| match call {
+        Call::Terminate => Fate::FailBefore(TroubleKind::Network),
+        _ => Fate::Obey,
+    });
+    let branches = |bench: &Bench| {
+        let [cleanup] = &cleanups(bench)[..] else { panic!("one is enough") };
+        let branch = |name: &&str| {
+            let node = cleanup.nodes.iter().find(|node| node.name == format!("clean-{name}")).unwrap();
+            (node.status, node.output.clone())
+        };
+        ["allocation", "instance-elsewhere", "instance-fake", "snapshot"].each_ref().map(branch)
+    };
+    let statuses = |bench: &Bench| branches(bench).map(|(status, _)| status);
+    use NodeStatus::{Completed, Failed, Running};
+    bench.advance(31 * MINUTE);
+    assert_eq!(statuses(&bench), [Completed, Running, Running, Running], "both providers at once");
+    bench.fate(|_, _, _| Fate::Obey);
+    bench.advance(20 * MINUTE);
+    assert_eq!(statuses(&bench), [Completed, Running, Completed, Running]);
+    bench.advance(HOUR);
+    assert_eq!(statuses(&bench), [Completed, Failed, Completed, Completed], "the failure of one is its own");
+    let last = branches(&bench)[3].1.clone().unwrap();
+    let (ended, kept) = (last["ended"].as_i64(), last["kept"].as_i64());
+    assert_eq!((ended, kept), (Some(0), Some(1)), "a person deletes snapshots");
+    let left = manifest_of(&bench, run).1;
+    assert!(left.contains(&(ResourceKind::Snapshot, snapshot.0)), "{left:?}");
+}
+
+/// A snapshot that is ready, of the folder of this run.
+fn a_snapshot(bench: &mut Bench, manifest: ManifestId, run: RunId) -> SnapshotId {
+    let (slot, org) = (slot_of(bench, run), bench.org);
+    let id = SnapshotId(slot.id.0 + 2_000_000);
+    written(bench, move |tx| {
+        let at = tx.at();
+        let snapshot = Snapshot {
+            id,
+            org,
+            status: SnapshotStatus::Ready,
+            run: Some(run),
+            allocation: slot.id,
+            instance: slot.instance,
+            workdir: slot.workdir.clone(),
+            workflow: WorkflowId(1),
+            manifest,
+            tree: None,
+            asked: true,
+            error: None,
+            created_at: at,
+            ready_at: Some(at),
+            deleted_at: None,
+        };
+        store::snapshot::insert(tx, &snapshot).unwrap();
+        store::manifest::own(tx, manifest, &[(ResourceKind::Snapshot, id.0)]).unwrap();
+    });
+    id
 }
 
 #[test]

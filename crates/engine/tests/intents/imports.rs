@@ -259,6 +259,25 @@ fn a_machine_that_an_older_database_knows_keeps_its_job() {
     restored.check();
 }
 
+/// Before anything is imported: what the runner says of its job is enough.
+#[test]
+fn ids_that_a_runner_reports_are_not_given_out_again() {
+    let ((mut bench, _), (mut restored, _)) = (warm(), warm());
+    now(bench.store.pass_ids(5_000_000)).unwrap();
+    bench.runners.plan = Some(Plan::Run);
+    let lost = bench.submit(spec());
+    bench.settle();
+    restored.runners = std::mem::take(&mut bench.runners);
+    restored.runners.disconnect();
+    restored.settle();
+    let after = restored.submit(RunSpec { region: "there".into(), ..spec() });
+    assert!(after > lost && lost.0 > 5_000_000, "{after} after {lost}");
+    assert_eq!(imported(&restored).run, lost, "and the lost one is not known already");
+    restored.runners.plan = Some(Plan::Exit(0));
+    restored.advance(MINUTE);
+    restored.expect_end(lost, RunStatus::Completed, None);
+}
+
 #[test]
 fn ids_that_are_in_use_outside_are_not_given_out_again() {
     let mut bench = Bench::new();

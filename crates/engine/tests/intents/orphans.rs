@@ -7,10 +7,12 @@ use adapters::fake::{Call, Fate};
 use adapters::provider::LIST_PAGE;
 use engine::Config;
 use engine::orphan::OrphanOverview;
+use model::fault::Moment;
 use model::instance::InstanceStatus;
 use model::orphan::{Listed, ListedStatus, OrphanSection, OrphanSeverity, ResourceType, Whitelisted};
+use model::run::RunStatus;
 use model::time::{DAY, HOUR, MINUTE, SECOND};
-use model::{Failure, OrgId, Refused, Timestamp, TroubleKind};
+use model::{Failure, OrgId, Refused, Timestamp, TroubleKind, names};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -113,6 +115,65 @@ fn what_cannot_be_listed_is_not_scanned_and_never_absent() {
     assert!(unknown.to_string().contains("`fkae` is not set up here"), "{unknown}");
 }
 
+/// Whoever makes a folder or a host chooses its name: an id that none of ours can have says nothing, and moves nothing.
+#[test]
+fn a_name_with_an_id_that_none_has_is_shown_and_uses_up_no_ids() {
+    let mut bench = bench();
+    let far = [names::MAX_ID + 1, i64::MAX].map(model::slug);
+    let tailscale = format!("repl-{OURS}-{}", far[1]);
+    let all_of_them = [
+        format!("repl-{OURS}-none-{}", far[0]),
+        format!("repl-{OURS}-none-{}", far[1]),
+        format!("repl-{OURS}-{}-1h2i", far[1]),
+        // Ours by its name, and yet too great to move anything.
+        format!("repl-{OURS}-none-{}", model::slug(names::MAX_SEEN_ID + 1)),
+        format!("repl-{OURS}-none-{}", model::slug(700_000)),
+    ];
+    for (number, name) in all_of_them.iter().enumerate() {
+        bench.provider.place(listed(&bench, &format!("i-{number}"), name, DAY));
+    }
+    let machine = listed(&bench, "ts-1", &tailscale, DAY);
+    bench.provider.place(Listed { kind: ResourceType::TailscaleMachine, nonce: None, ..machine });
+    now(bench.engine.scan_now(None)).unwrap();
+    let mut found: Vec<_> = all(&bench).into_iter().map(|it| (it.orphan.listed.handle, it.section)).collect();
+    found.sort_by(|one, other| one.0.cmp(&other.0));
+    let (unknown, ours) = (OrphanSection::Unknown, OrphanSection::OtherSessions);
+    let shown = [("i-0", unknown), ("i-1", unknown), ("i-2", unknown), ("i-3", ours), ("i-4", ours), ("ts-1", unknown)];
+    assert_eq!(found, shown.map(|(handle, section)| (handle.to_owned(), section)));
+    bench.runners.plan = Some(Plan::Exit(0));
+    for _ in 0..3 {
+        let run = bench.submit(spec());
+        bench.settle();
+        bench.expect_end(run, RunStatus::Completed, None);
+        assert!((700_001..800_000).contains(&run.0), "beyond the one that is plausible, and no other: {run}");
+        bench.restart();
+    }
+    bench.check();
+}
+
+/// The database is away for a moment, in the middle of a scan: the next scan makes up for it.
+#[test]
+fn a_write_that_failed_does_not_count_as_ids_passed() {
+    let mut bench = bench();
+    let place = |bench: &Bench, id: i64| {
+        let name = format!("repl-{OURS}-none-{}", model::slug(id));
+        bench.provider.place(listed(bench, &format!("i-{id}"), &name, DAY));
+    };
+    place(&bench, 600_000);
+    bench.crashes.count();
+    now(bench.engine.scan_now(None)).unwrap();
+    let at = bench.crashes.writes.lock().unwrap().iter().position(|name| *name == "ids.pass");
+    place(&bench, 900_000);
+    bench.crashes.arm(at.expect("the first one was passed"), Moment::Before);
+    now(bench.engine.scan_now(None)).unwrap_err();
+    assert!(bench.crashes.has_struck());
+    bench.crashes.dead.store(false, Ordering::Relaxed);
+    now(bench.engine.scan_now(None)).unwrap();
+    let run = bench.submit(spec());
+    assert!(run.0 > 900_000, "{run}");
+    bench.advance(MINUTE);
+}
+
 /// One of its hosts is dead: what the others have is found all the same, and what the dead one had counts as there.
 #[test]
 fn a_provider_that_is_listed_in_part_is_scanned_in_part_and_nothing_vanishes() {
@@ -139,6 +200,41 @@ fn a_provider_that_is_listed_in_part_is_scanned_in_part_and_nothing_vanishes() {
     bench.provider.list_without(&[]);
     now(bench.engine.scan_now(None)).unwrap();
     assert_eq!(handles(&bench), ["i-2", "i-3"], "it is gone once all parts are listed again");
+}
+
+/// One region hangs: the other is scanned meanwhile, and of the one that hangs nothing vanishes.
+#[test]
+fn a_list_that_hangs_is_given_up_and_keeps_no_other() {
+    let mut bench = bench();
+    let there = |listed: Listed| Listed { region: "there".to_owned(), ..listed };
+    bench.provider.place(there(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h1i", DAY)));
+    now(bench.engine.arm_scans()).unwrap();
+    bench.settle();
+    bench.provider.hanging_regions(&["there"]);
+    bench.provider.unplace("i-1");
+    bench.provider.place(listed(&bench, "i-2", "repl-b3nchm4n-9ix-1h2i", DAY));
+    let before = bench.at();
+    let scan = |bench: &Bench, region: &str| {
+        let scans = now(bench.engine.scans()).unwrap();
+        scans.into_iter().find(|it| it.region == region).unwrap().scan.unwrap()
+    };
+    let handles = |bench: &Bench| {
+        let mut found: Vec<String> = all(bench).into_iter().map(|it| it.orphan.listed.handle).collect();
+        found.sort();
+        found
+    };
+    bench.advance(HOUR + 30 * SECOND);
+    assert_eq!((scan(&bench, "here").finished_at, scan(&bench, "there").finished_at), (before + HOUR, before));
+    assert_eq!(handles(&bench), ["i-1", "i-2"]);
+    bench.advance(30 * SECOND);
+    let given_up = scan(&bench, "there");
+    assert_eq!(given_up.error.as_deref(), Some("it did not answer within 60 s"));
+    assert_eq!((given_up.finished_at, given_up.complete_at), (before + HOUR + MINUTE, Some(before)));
+    assert_eq!(handles(&bench), ["i-1", "i-2"], "nothing is said to be gone");
+    bench.provider.hanging_regions(&[]);
+    bench.advance(HOUR);
+    assert_eq!((scan(&bench, "there").error, handles(&bench)), (None, vec!["i-2".to_owned()]));
+    bench.check();
 }
 
 /// The list is without a host on which an uncertain spawn may have left its machine: nothing follows from that it is not listed.

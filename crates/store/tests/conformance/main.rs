@@ -50,6 +50,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         transactions::a_swallowed_error_commits_nothing
         transactions::ids_are_never_given_twice
         transactions::a_closure_that_needs_many_ids_gets_them
+        transactions::an_id_that_was_seen_is_passed_and_one_too_great_is_refused
         transactions::hints_come_after_the_commit_and_once
         transactions::time_does_not_go_backwards_for_a_run
         transactions::locks_are_taken_in_one_order

@@ -149,6 +149,37 @@ fn what_was_acknowledged_is_there_after_a_restart() {
     });
 }
 
+/// The mark stays where the database is restored, and its ids go on above it before anything outside was seen.
+#[test]
+fn a_database_restored_from_an_older_copy_gives_out_no_id_again() {
+    let taken = |options: &Options, many: usize| {
+        let store = Store::open(options).unwrap();
+        let take = move |tx: &mut Tx| Ok((0..many).map(|_| tx.next_id()).collect::<Vec<_>>());
+        block_on(store.write(Lane::Normal, "ids", take)).unwrap()
+    };
+    let place = tempfile::tempdir().unwrap();
+    let path = place.path().join("remuda.db");
+    let options = Options::new(Database::File(path.clone()));
+    assert!(taken(&options, 10).iter().all(|id| *id < 100), "a new home begins with short ids");
+    let older = place.path().join("older");
+    std::fs::copy(&path, &older).unwrap();
+    let lost = taken(&options, 5_000);
+    for end in ["-wal", "-shm"] {
+        let _ = std::fs::remove_file(path.with_file_name(format!("remuda.db{end}")));
+    }
+    std::fs::rename(&older, &path).unwrap();
+    let after = taken(&options, 10);
+    assert!(after.iter().min() > lost.iter().max(), "{after:?} after {:?}", lost.last());
+    let again = taken(&options, 10);
+    assert!(again.iter().min() > after.iter().max(), "{again:?} after {after:?}");
+    assert!(again[9] < 50_000, "each start skips the rest of a block and no more: {again:?}");
+    // Without any database too, and not below what a new one for an existing installation begins with.
+    std::fs::remove_file(&path).unwrap();
+    assert!(taken(&options, 1) > again);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(taken(&Options { first_id: 1_000_000, ..options.clone() }, 1), [1_000_000]);
+}
+
 /// As a power cut would leave it: the files as they are, while the first owner still has them.
 fn copy(options: &Options) -> tempfile::TempDir {
     let Database::File(path) = &options.database else { panic!("a file") };

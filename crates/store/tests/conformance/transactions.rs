@@ -2,6 +2,7 @@
 
 use crate::support::{On, World};
 use crate::{TOPUP, happened, read, rich_org, together, write};
+use model::names::{MAX_ID, MAX_SEEN_ID};
 use model::{Effect, Failure, OrgId, Refused, RunId, Timestamp, Trouble, TroubleKind};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, mpsc};
@@ -78,6 +79,23 @@ pub async fn ids_are_never_given_twice(w: &World) {
 pub async fn a_closure_that_needs_many_ids_gets_them(w: &World) {
     let ids = write(&w.store, |tx| Ok((0..20_000).map(|_| tx.next_id()).collect::<BTreeSet<_>>())).await.unwrap();
     assert_eq!(ids.len(), 20_000);
+}
+
+pub async fn an_id_that_was_seen_is_passed_and_one_too_great_is_refused(w: &World) {
+    let some = || write(&w.store, |tx| Ok((0..2_000).map(|_| tx.next_id()).collect::<Vec<_>>()));
+    for far in [MAX_SEEN_ID + 1, i64::MAX] {
+        let refused = w.store.pass_ids(far).await.unwrap_err();
+        assert!(matches!(refused, Failure::Refused(Refused::Invalid { .. })), "{refused}");
+    }
+    let ids = some().await.unwrap();
+    assert!(ids.iter().all(|id| (1..100_000).contains(id)), "{:?}", ids.last());
+    w.store.pass_ids(1_000_000).await.unwrap();
+    w.store.pass_ids(5).await.unwrap();
+    let ids = some().await.unwrap();
+    assert!(ids.iter().all(|id| (1_000_001..2_000_000).contains(id)), "{:?}", ids.last());
+    w.store.pass_ids(MAX_SEEN_ID).await.unwrap();
+    let ids = some().await.unwrap();
+    assert!(ids.iter().all(|id| (MAX_SEEN_ID + 1..MAX_ID).contains(id)), "{:?}", ids.last());
 }
 
 pub async fn hints_come_after_the_commit_and_once(w: &World) {

@@ -315,6 +315,42 @@ fn nested(fate: Fate) -> Bench {
     bench
 }
 
+/// The manifest of its workflow owns a snapshot from then on.
+struct Own;
+const OWNED: (ResourceKind, i64) = (ResourceKind::Snapshot, 77);
+impl NodeKind for Own {
+    fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
+        let manifest = node.workflow.manifest;
+        store::manifest::own(node.scope.tx(), manifest, &[OWNED])?;
+        Ok(Verdict::Done(Value::Null))
+    }
+}
+
+#[test]
+fn what_a_child_made_is_its_parents_after_success_and_its_own_after_a_failure() {
+    for (fate, status) in [(Fate::Obey, WorkflowStatus::Completed), (Fate::Fail, WorkflowStatus::Failed)] {
+        for point in [None, Some(("workflow.record", Moment::Before)), Some(("workflow.record", Moment::After))] {
+            let mut bench = nested(fate);
+            let long = Node { timeout_ms: None, kind: "part".into(), ..Node::new("a", &["own"], None) };
+            let inner = Blueprint::of(Intent::CleanupManifest).node(Node::new("own", &[], None), leak(Own));
+            let inner: &'static Blueprint = leak(inner.node(long, leak(Part(bench.world.clone()))));
+            bench.registry = leak(Registry(vec![bench.registry.0[0], inner]));
+            *bench.dies_at.lock().unwrap() = point;
+            bench.finish();
+            let (workflow, child) = (bench.workflow(), children(&bench).remove(0));
+            assert_eq!((workflow.status, child.status), (status, status), "{point:?}");
+            let owned = [workflow.manifest, child.manifest].map(|manifest| {
+                bench.store.read_now("test", move |tx| store::manifest::resources(tx, manifest)).unwrap()
+            });
+            let expected = match status {
+                WorkflowStatus::Completed => [vec![OWNED], vec![]],
+                _ => [vec![], vec![OWNED]],
+            };
+            assert_eq!(owned, expected, "{status}, {point:?}");
+        }
+    }
+}
+
 fn children(bench: &Bench) -> Vec<Workflow> {
     let org = bench.org;
     let all = bench.store.read_now("test", move |tx| store::workflow::page(tx, org, i64::MAX, 100)).unwrap();
