@@ -13,6 +13,7 @@ mod check;
 mod choice;
 mod cleanups;
 mod commands;
+mod concurrency;
 mod crashes;
 mod dags;
 mod dialogues;
