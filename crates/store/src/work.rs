@@ -194,7 +194,7 @@ pub fn claim_awake(
     // Read after the rows are locked: a worker that started meanwhile is seen alive.
     let owned = found.iter().any(|candidate| candidate.owner.is_some());
     let living = if owned { worker::living(tx)? } else { Default::default() };
-    found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
+    found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner) && !bug!(dead_holder_kept)));
     if owned {
         let blamed_since = worker::lived_since(tx, BLAMED_FOR_MS)?;
         found.iter_mut().for_each(|candidate| candidate.count_death(blamed_since));

@@ -19,6 +19,7 @@ mod dags;
 mod dialogues;
 mod draining;
 mod durable;
+mod edges;
 mod features;
 mod hanging;
 mod holds;
