@@ -55,10 +55,10 @@ mod same_steps;
 mod shares;
 mod silence;
 mod slow;
-
 mod snapshots;
 mod sources;
 mod sweeps;
+mod tool_prices;
 mod trials;
 mod truth;
 mod usage;
