@@ -21,7 +21,10 @@ pub fn dry_run(answer: &AgentsPlan, submit: &Submit, json: bool) -> Done {
     for warning in &answer.warnings {
         println!("hint      {}", say::harmless(warning));
     }
-    println!("estimate  at most {} credits for models; machines are charged by the hour", answer.estimate);
+    println!(
+        "estimate  at most {} credits for models and first calls of tools; machines are charged by the hour",
+        answer.estimate
+    );
     println!("available {} credits", answer.credits_available);
     Ok(0)
 }

@@ -3,7 +3,7 @@
 
 use crate::{Engine, view};
 use model::time::HOUR;
-use model::{ArtifactId, Failure, InstanceId, JobId, OrgId, Refused, RunId, tree};
+use model::{ArtifactId, Failure, InstanceId, JobId, OrgId, Refused, RunId, bug, tree};
 use store::Lane;
 use store::artifact::Announced;
 pub use store::artifact::{Artifact, EntryKind};
@@ -106,7 +106,8 @@ impl Engine {
             }
             _ => return Err(Refused::Conflict { why: "the artifact is still being uploaded".into() }.into()),
         }
-        if let Some(expires) = artifact.expires_at.filter(|expires| *expires < at + LEASE_MS) {
+        let expires = artifact.expires_at.filter(|expires| *expires < at + LEASE_MS);
+        if let Some(expires) = expires.filter(|_| !bug!(download_lease_ignored)) {
             let until = (at + LEASE_MS).min(expires + LEASE_AT_MOST_MS);
             self.store.write(Lane::Normal, "artifact.lease", move |tx| store::artifact::lease(tx, id, until)).await?;
         }

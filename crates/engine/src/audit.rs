@@ -218,7 +218,7 @@ fn counters(
     tasks.iter().for_each(|task| by_agent.entry(task.agent).or_default().push(task.child_state()));
     let top = steps.iter().filter(|step| step.parent.is_none());
     top.for_each(|step| by_task.entry(step.task).or_default().push(step.child_state()));
-    let children = children::audit(steps, audit);
+    let children = children::audit(tx, steps, audit)?;
     let (mut counted, mut superseded) = (Children::default(), 0);
     for agent in agents.iter().filter(|agent| agent.kind != AgentKind::System) {
         if agent.plan_version == run.plan_version {
@@ -229,6 +229,7 @@ fn counters(
         let below = by_agent.remove(&agent.id).unwrap_or_default();
         let exact = counts(&agent.tasks, agent.task_count, &below);
         audit.must(exact, "2 counters", agent.id, || format!("{:?} for {below:?}", agent.tasks));
+        at_most(audit, agent.id, agent.tasks.running, agent.parallel);
         let ended = !agent.status.is_end() || agent.tasks.open() == 0;
         audit.must(ended, "2 counters", agent.id, || format!("{} with {:?}", agent.status, agent.tasks));
     }
@@ -238,6 +239,7 @@ fn counters(
         // Steps of a task that was not needed were never made, and count as completed.
         let exact = if task.unneeded { below.is_empty() } else { counts(&task.steps, made, &below) };
         audit.must(exact, "2 counters", task.id, || format!("{:?} for {below:?}", task.steps));
+        at_most(audit, task.id, task.steps.running + task.steps.waiting, task.parallel);
         let ended = !task.status.is_end() || task.steps.open() == 0;
         audit.must(ended, "2 counters", task.id, || format!("{} with {:?}", task.status, task.steps));
     }
@@ -245,9 +247,22 @@ fn counters(
         audit.must(false, "2 hierarchy", id, || "tasks of an agent that does not exist".into());
     }
     // Steps of a task in whose place a retry has put another are history.
+    for id in by_task.keys() {
+        let exists = store::task::find(tx, *id)?.is_some();
+        audit.must(exists, "2 hierarchy", id, || "steps of a task that does not exist".into());
+    }
+    for job in jobs {
+        let exists = store::agent::find(tx, job.agent)?.is_some();
+        audit.must(exists, "2 hierarchy", job.id, || format!("a job of agent {}, which does not exist", job.agent));
+    }
     let Some(attempt) = store::attempt::find(tx, run.id, run.attempt)? else { return Ok(()) };
     let jobs = attempt.tree.jobs.counts(jobs.iter().filter(|job| job.attempt == run.attempt));
     audit.must(jobs, "2 counters", run.id, || format!("{:?} is not what its jobs say", attempt.tree.jobs));
+    if run.spec.kind == RunKind::Agents {
+        // A planner begins beside what still ends.
+        let planner = i64::from(attempt.tree.planner.is_some());
+        at_most(audit, run.id, attempt.tree.agents.running, run.spec.plan.max_agents + planner);
+    }
     let said = (attempt.tree.agents, attempt.tree.superseded);
     audit.must(said == (counted, superseded), "2 counters", run.id, || {
         format!("{said:?} for {counted:?}, {superseded}")
@@ -260,6 +275,11 @@ fn counters(
         format!("{} acts in flight, the attempt says {}", acts, attempt.tree.in_flight)
     });
     Ok(())
+}
+
+/// A parent has no more children under way at once than it may.
+fn at_most(audit: &mut Audit, parent: impl ToString, running: i64, limit: i64) {
+    audit.must(running <= limit, "2 limits", parent, || format!("{running} run at once, {limit} may"));
 }
 
 /// Whether a parent counts its children rightly. Those without a row are pending, or were cancelled with their parent.

@@ -17,7 +17,7 @@ pub(crate) struct ChildInput {
     pub(crate) key: String,
     /// A person has to approve this input first.
     pub(crate) ask: bool,
-    /// The most that one try may cost.
+    /// The most that one try may cost, beside the price of its call.
     pub(crate) most: Credits,
     /// Of a model's turn.
     pub(crate) asked: Option<Asked>,
@@ -104,7 +104,10 @@ impl RunTx<'_> {
                     ToolKind::External if self.is_call_of_a_model(child)? => {
                         crate::offer::offer(self.run.org, &input.input)
                     }
-                    _ if child.needs_machine() => self.readiness_on_machine(child, &input.input)?,
+                    _ if child.needs_machine() => {
+                        let ready = self.readiness_on_machine(child, &input.input)?;
+                        self.if_affordable(child, ready)?
+                    }
                     _ if self.has_driver(child)? && self.has_enough_acts(child.agent)? => Ready::Later,
                     _ => match self.paced(child, input.endpoint.clone())? {
                         Ready::Go => self.affordable(child, &input)?,
@@ -115,19 +118,30 @@ impl RunTx<'_> {
         })
     }
 
+    /// Whether it is a call of a tool, which costs what the settings say. What a turn costs its model's prices say, and what a program's
+    /// step costs the program.
+    fn is_call(&mut self, child: &Step) -> Result<bool, Failure> {
+        match child.tool {
+            ToolKind::Llm => Ok(false),
+            ToolKind::External => self.is_call_of_a_model(child),
+            _ => Ok(true),
+        }
+    }
+
     /// Other children are begun by the program that asks for them.
     fn is_call_of_a_model(&mut self, child: &Step) -> Result<bool, Failure> {
         let parent = child.parent.map(|parent| Rows::step(self, parent)).transpose()?;
         Ok(parent.is_some_and(|parent| parent.tool == ToolKind::Llm))
     }
 
-    /// What a model may cost is set aside before it is asked.
+    /// What a model or a program may cost is set aside before it is asked, and so is the price of a call.
     fn affordable(&mut self, child: &Step, input: &ChildInput) -> Result<Ready, Failure> {
         let used = Rows::agent(self, child.agent)?.tokens;
         let message = if input.max_tokens > 0 && used >= input.max_tokens {
             format!("its agent has used {used} tokens: `max_tokens` is {}", input.max_tokens)
         } else if self.can_hold(child, input.most)? {
-            return Ok(Ready::Go);
+            let priced = self.is_call(child)?;
+            return if priced { self.if_affordable(child, Ready::Go) } else { Ok(Ready::Go) };
         } else {
             format!("it may cost {} credits, and so much cannot be set aside", input.most)
         };
@@ -187,11 +201,13 @@ impl RunTx<'_> {
         let begun = Step { key: Some(input.key), identity, content, ..child.clone() };
         Rows::set_step(self, begun.clone());
         if child.needs_machine() {
-            return self.begun_on_machine(&begun, &input.input);
+            self.hold_call(&begun)?;
+            let held = Rows::step(self, child.id)?;
+            return self.begun_on_machine(&held, &input.input);
         }
         let begun = Step { asked: input.asked, ..begun };
         Rows::set_step(self, begun.clone());
-        self.hold_step(&begun, input.most)
+        if self.is_call(child)? { self.hold_call(&begun) } else { self.hold_step(&begun, input.most) }
     }
 }
 

@@ -1,5 +1,6 @@
 //! The settings of the engine, with their defaults. Checked once, at start.
 
+use crate::tool_price::ToolPrices;
 use model::feature::Features;
 use model::hold::HoldLimits;
 use model::log::LogLimits;
@@ -35,6 +36,8 @@ pub struct Config {
     /// Scripts that prepare machines, by the names that runs use.
     pub features: Features,
     pub calls: Calls,
+    /// What one call of a tool costs.
+    pub tool_prices: ToolPrices,
 }
 
 /// Where results of calls are kept, and for how long.

@@ -68,6 +68,7 @@ mod settlement;
 pub mod snapshot;
 mod step;
 mod sweep;
+pub mod tool_price;
 mod transition;
 mod tree;
 pub mod usage;

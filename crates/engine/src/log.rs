@@ -6,14 +6,17 @@ use model::job::LOG_TAIL_LIMIT_MS;
 use model::log::{Aged, LogId};
 use model::run::Run;
 use model::time::show_duration;
-use model::{Failure, JobId, Refused, StepId, Timestamp};
-use store::Item;
+use model::{Failure, JobId, Refused, RunId, StepId, Timestamp};
 pub use store::log::{Chunk, Logs, Page};
 pub use store::log_file::{Frame, LogStream, Placed};
 pub use store::run_log::RunFrame;
+use store::step::Below;
+use store::{Item, Tx};
 
 /// Logs looked at in one go.
 const AT_ONCE: i64 = 200;
+/// Pages of steps among which a reader's request looks for those that have logs.
+const PAGES: usize = 10;
 
 impl Engine {
     pub(crate) async fn gather(&self, item: Item) -> Result<(), Failure> {
@@ -85,15 +88,15 @@ impl Engine {
         Ok(more)
     }
 
-    /// The same of a run of agents, whose steps have logs.
+    /// The same of a run of agents, whose steps have logs. All logs of a run age together, so the first of them say what became of the
+    /// others.
     pub async fn step_logs_are_kept(&self, run: &Run) -> Result<(), Failure> {
         if !run.status.is_end() {
             return Ok(());
         }
         let (id, attempt) = (run.id, run.attempt);
-        let steps = self.store.read("log.steps", move |tx| store::step::of_attempt(tx, id, attempt)).await?;
-        let on_machines = steps.iter().filter(|step| step.on.is_some());
-        self.are_kept(run, on_machines.map(|step| LogId::Step(step.present_try())).collect()).await
+        let logs = self.store.read("log.steps", move |tx| step_logs(tx, id, attempt)).await?;
+        self.are_kept(run, logs).await
     }
 
     /// Refuses to read what was deleted, if nothing else is there to be read of these jobs.
@@ -115,6 +118,23 @@ impl Engine {
             format!("logs are kept for {kept} after the end of their run; that of {} was deleted {ago} ago", run.id);
         Err(Refused::Gone { what: "the log", why }.into())
     }
+}
+
+/// Logs of the first steps of an attempt that ran on machines, among so many steps as one request may read.
+fn step_logs(tx: &mut Tx, run: RunId, attempt: i64) -> Result<Vec<LogId>, Failure> {
+    let (mut logs, mut after) = (Vec::new(), 0);
+    for _ in 0..PAGES {
+        let page = store::step::page(tx, run, attempt, Below::Attempt, after, AT_ONCE)?;
+        let Some(last) = page.last() else { break };
+        after = last.id.0;
+        let full = page.len() as i64 == AT_ONCE;
+        let on_machines = page.iter().filter(|step| step.on.is_some());
+        logs.extend(on_machines.map(|step| LogId::Step(step.present_try())));
+        if !logs.is_empty() || !full {
+            break;
+        }
+    }
+    Ok(logs)
 }
 
 /// When the run ended, if it has: one that is tried again is open.

@@ -174,16 +174,27 @@ impl RunTx<'_> {
             row.filter(|row| row.state == Recorded::Done && row.step != id && Some(&row.key) == step.key.as_ref());
         let Some(row) = found else { return Ok(false) };
         self.answer_by(&step, &row);
-        hierarchy::answer_offered(self, id)?;
+        hierarchy::answer_offered(self, id, Ready::Recorded)?;
         let at = self.at;
         Rows::wake_agent(self, step.agent, at);
         Ok(true)
     }
 
     fn take_offered(&mut self, id: StepId, lease_ms: i64) -> Result<Option<Taken>, Failure> {
+        let offered = Rows::step(self, id)?;
+        let price = self.call_price(offered.tool);
+        if offered.waits == Some(StepWait::Poller) && !price.is_zero() && !self.can_hold(&offered, price)? {
+            let refused = Ready::Unaffordable(crate::tool_price::cannot_be_paid(offered.tool, price));
+            hierarchy::answer_offered(self, id, refused)?;
+            let at = self.at;
+            Rows::wake_agent(self, offered.agent, at);
+            return Ok(None);
+        }
         if !hierarchy::take_step(self, id)? {
             return Ok(None);
         }
+        let taken = Rows::step(self, id)?;
+        self.hold_call(&taken)?;
         self.give_lease(id, lease_ms, None)?;
         let step = Rows::step(self, id)?;
         let deadline = step.timeout_ms.map(|ms| self.at + ms);

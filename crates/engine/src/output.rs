@@ -4,6 +4,7 @@
 use crate::Engine;
 use crate::render::{Fresh, Read, read};
 use crate::view::owned;
+use model::agent::Agent;
 use model::plan::AgentPlan;
 use model::run::{Run, RunStatus};
 use model::spec::RunKind;
@@ -14,6 +15,9 @@ use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use store::Tx;
 use store::step::Data;
+
+/// Agents that are read at once.
+const PAGE: i64 = 50;
 
 /// The goal, the inputs and the answer of a run of agents.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -75,16 +79,26 @@ fn agents(tx: &mut Tx, run: &Run, template: &Template) -> Result<Value, Failure>
     if named.is_empty() {
         return Ok(Value::Object(agents));
     }
-    for agent in store::agent::of_attempt(tx, run.id, run.attempt)? {
-        if agent.plan_version != run.plan_version || !named.contains(agent.name.as_str()) {
-            continue;
-        }
+    for agent in of_names(tx, run, &named)? {
         let Some(plan) = store::plan::find(tx, run.id, agent.plan_version, agent.sequence)? else { continue };
         let reads = references.iter().filter_map(|reference| of_agent(reference, &agent.name, &plan)).collect();
         let values = read(tx, agent.id, &reads, &Fresh::new())?;
         agents.insert(agent.name, json!({ "tasks": values.tasks(&plan) }));
     }
     Ok(Value::Object(agents))
+}
+
+/// Agents of the present plan with these names. Reads on only until all of them are found.
+fn of_names(tx: &mut Tx, run: &Run, named: &BTreeSet<&str>) -> Result<Vec<Agent>, Failure> {
+    let (mut found, mut after) = (Vec::new(), 0);
+    while found.len() < named.len() {
+        let page = store::agent::page(tx, run.id, run.attempt, after, PAGE)?;
+        let Some(last) = page.last() else { break };
+        after = last.id.0;
+        let is_meant = |agent: &Agent| agent.plan_version == run.plan_version && named.contains(agent.name.as_str());
+        found.extend(page.into_iter().filter(is_meant));
+    }
+    Ok(found)
 }
 
 /// `agents.NAME.tasks…` is `tasks…` of that agent.

@@ -4,7 +4,7 @@
 use crate::agent::INVALID_OUTPUT;
 use crate::run_tx::RunTx;
 use model::agent::{AgentKind, AgentStatus};
-use model::children::Children;
+use model::children::{ChildState, Children};
 use model::hierarchy::{self, Rows};
 use model::plan::{AgentPlan, MAX_PLANNED_AGENTS, RunPlan};
 use model::run::{LastError, Run, RunEvent, RunReason};
@@ -139,6 +139,9 @@ pub(crate) fn with_errors(mut input: Value, errors: Option<String>) -> Value {
 
 /// Finished steps of an earlier plan that a planner is told of, per agent.
 const TOLD_STEPS: usize = 50;
+/// How an agent counts tasks of which steps may have finished.
+const BEGUN: [ChildState; 5] =
+    [ChildState::Completed, ChildState::Partial, ChildState::Failed, ChildState::Running, ChildState::Cancelled];
 
 /// What became of the plan so far: the plan as it was written, and of each agent its end, its error and what it finished.
 pub(crate) fn history(tx: &mut Tx, run: &Run) -> Result<Value, Failure> {
@@ -147,14 +150,7 @@ pub(crate) fn history(tx: &mut Tx, run: &Run) -> Result<Value, Failure> {
         |agent: &&model::agent::Agent| agent.plan_version == run.plan_version && agent.kind == AgentKind::Planned;
     let mut told = Vec::new();
     for agent in agents.iter().filter(of_plan) {
-        let mut finished = Vec::new();
-        for task in store::task::of_agent(tx, agent.id)? {
-            for step in store::step::of_task(tx, task.id)? {
-                if step.status == StepStatus::Completed && finished.len() < TOLD_STEPS {
-                    finished.push(format!("{}/{}", task.name, step.name));
-                }
-            }
-        }
+        let finished = finished(tx, agent.id)?;
         told.push(json!({
             "name": agent.name, "status": agent.status, "outcome": agent.outcome, "error": agent.last_error, "finished": finished,
         }));
@@ -163,6 +159,25 @@ pub(crate) fn history(tx: &mut Tx, run: &Run) -> Result<Value, Failure> {
         return Ok(Value::Null);
     }
     Ok(json!({ "plan": store::plan::source(tx, run.id, run.plan_version)?, "agents": told }))
+}
+
+/// The first steps of an agent that have finished. What is read does not grow with the agent.
+fn finished(tx: &mut Tx, agent: AgentId) -> Result<Vec<String>, Failure> {
+    let mut tasks = Vec::new();
+    for state in BEGUN {
+        tasks.extend(store::task::counted_as(tx, agent, state, TOLD_STEPS as i64)?);
+    }
+    tasks.sort_by_key(|task| (task.sequence, task.item));
+    let mut finished = Vec::new();
+    for task in tasks {
+        let room = TOLD_STEPS - finished.len();
+        if room == 0 {
+            break;
+        }
+        let steps = store::step::in_state(tx, task.id, StepStatus::Completed, room as i64)?;
+        finished.extend(steps.into_iter().map(|step| format!("{}/{}", task.name, step.name)));
+    }
+    Ok(finished)
 }
 
 /// What the planner's step is called with: a prompt for a model, or a document for a program.

@@ -1,9 +1,11 @@
-//! What calls of models cost: the most that a turn may cost before it begins, and what it did cost when it has ended.
+//! What turns of models and the steps of programs cost, and the version of all prices. Of models: the most that a turn may cost before it begins, and what it did cost when it has ended.
 
+use crate::EngineContext;
 use crate::run_tx::RunTx;
 use adapters::ToolUsage;
 use adapters::tool::llm::Models;
 use model::hierarchy::Rows;
+use model::spec::Resources;
 use model::step::{Asked, Step, StepStatus, StepUsage};
 use model::usage::Usage;
 use model::{Credits, Failure, Refused, StepId, bug};
@@ -51,9 +53,20 @@ fn prices(models: &Models, model: &str) -> Prices {
     }
 }
 
-/// The version of the prices by which models are charged now.
-pub(crate) fn version(models: &Models) -> String {
-    models.price_version(DEFAULT_PRICE)
+/// The version of the table of prices that is in force: of models, of calls of tools, and of a machine of each provider and region that is
+/// asked for nothing special.
+pub(crate) fn version(context: &EngineContext) -> String {
+    let mut others = String::new();
+    for (tool, price) in context.config.tool_prices.all() {
+        others.push_str(&format!("tool {tool} {price}\n"));
+    }
+    for (name, listing) in context.providers.all().iter() {
+        for region in listing.provider.capabilities().regions {
+            let price = listing.provider.price(&Resources::default(), &region, false);
+            others.push_str(&format!("machine {name} {region} {price}\n"));
+        }
+    }
+    context.models.price_version(DEFAULT_PRICE, &others)
 }
 
 /// What is set aside before a turn.
@@ -130,7 +143,7 @@ impl RunTx<'_> {
             ..self.spent()
         };
         Rows::set_agent(self, agent);
-        let memo = format!("llm {}, prices {}", used.of, version(&self.context.models));
+        let memo = format!("llm {}, prices {}", used.of, version(self.context));
         let charged = self.charge_try(step, amount, &memo, spent)?;
         let before = step.usage.clone().unwrap_or_default();
         let usage = StepUsage {
@@ -158,8 +171,9 @@ impl RunTx<'_> {
         if cost.is_zero() {
             return Ok(());
         }
-        if cost > step.held {
-            let why = format!("{} credits were set aside for it (`max_cost`)", step.held);
+        let most = step.held - step.call_price;
+        if cost > most {
+            let why = format!("{most} credits were set aside for it (`max_cost`)");
             return Err(Refused::invalid("cost", why).into());
         }
         let agent = Rows::agent(self, step.agent)?.name;
@@ -171,7 +185,13 @@ impl RunTx<'_> {
         Ok(())
     }
 
-    fn charge_try(&mut self, step: &Step, amount: Credits, memo: &str, spent: Spent) -> Result<Credits, Failure> {
+    pub(crate) fn charge_try(
+        &mut self,
+        step: &Step,
+        amount: Credits,
+        memo: &str,
+        spent: Spent,
+    ) -> Result<Credits, Failure> {
         let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, step.id, step.tries);
         let before = self.attempt()?.it.charged;
         let charged = self.charge(amount, key, memo, spent)?;
@@ -204,17 +224,15 @@ impl RunTx<'_> {
         Ok(())
     }
 
-    /// Nothing stays set aside for a step that does not run any more.
-    pub(crate) fn release_holds(&mut self) -> Result<(), Failure> {
-        let over = |step: &Step| !step.held.is_zero() && step.status != StepStatus::Running && !bug!(step_hold_kept);
-        let released: Vec<Step> = self.steps.iter().map(|kept| &kept.it).filter(|step| over(step)).cloned().collect();
-        for step in released {
-            let mut attempt = Rows::attempt(self)?;
-            attempt.tree.held = attempt.tree.held - step.held;
-            Rows::set_attempt(self, attempt)?;
-            Rows::set_step(self, Step { held: Credits::ZERO, ..step });
+    /// Nothing stays set aside for a step that does not run any more: what begins next in the same commit may need it.
+    pub(crate) fn release_hold(&mut self, step: Step) -> Result<Step, Failure> {
+        if step.held.is_zero() || step.status == StepStatus::Running || bug!(step_hold_kept) {
+            return Ok(step);
         }
-        Ok(())
+        let mut attempt = Rows::attempt(self)?;
+        attempt.tree.held = attempt.tree.held - step.held;
+        Rows::set_attempt(self, attempt)?;
+        Ok(Step { held: Credits::ZERO, ..step })
     }
 }
 
@@ -253,12 +271,14 @@ mod tests {
             let settings = LlmSettings::at("http://a/v1".into(), BTreeMap::from([("small".to_owned(), model)]));
             Models(BTreeMap::from([("default".to_owned(), settings)]))
         };
-        let of = |input, output, context| version(&models(input, output, context));
+        let of = |input, output, context| models(input, output, context).price_version(DEFAULT_PRICE, "");
         let one = of(Some(Credits(1)), None, 8_000);
         assert!(one.len() == 8 && one.bytes().all(|byte| byte.is_ascii_hexdigit()), "{one}");
         assert_eq!(one, of(Some(Credits(1)), Some(DEFAULT_PRICE), 9_000), "what is charged is the same");
         for other in [of(Some(Credits(2)), None, 8_000), of(None, Some(Credits(1)), 8_000), of(None, None, 8_000)] {
             assert_ne!(one, other);
         }
+        let priced = models(Some(Credits(1)), None, 8_000).price_version(DEFAULT_PRICE, "tool http 1\n");
+        assert_ne!(one, priced, "tools and machines belong to the table");
     }
 }

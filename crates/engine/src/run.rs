@@ -395,7 +395,7 @@ fn check_machines(context: &EngineContext, submission: &Submission) -> Result<()
 pub(crate) fn affordable(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result<Credits, Failure> {
     let needed = crate::ledger::estimate(context, &submission.spec.terms(), Credits::ZERO)?;
     let available = store::org::find(tx, submission.org)?.available;
-    if available < needed {
+    if available < needed && !bug!(unaffordable_accepted) {
         return Err(Refused::Unaffordable { needed, available }.into());
     }
     Ok(needed)

@@ -303,7 +303,6 @@ impl<'t> RunTx<'t> {
         self.place_waiting()?;
         self.refresh_phase();
         self.assert_counted();
-        self.release_holds()?;
         self.write_journal()?;
         let priority: Priority = self.run.spec.priority;
         let tx = &mut *self.tx;

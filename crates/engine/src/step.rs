@@ -207,7 +207,7 @@ impl RunTx<'_> {
             // A person put another input in the place of the one that was evaluated.
             Arc::make_mut(&mut acting.evaluated).steps.insert(place, Prepared::Call(call));
         }
-        Ok(ready)
+        self.if_affordable(step, ready)
     }
 
     /// Whether so many steps of an agent are under way that no other begins before one of them has ended.
@@ -238,6 +238,8 @@ impl RunTx<'_> {
         let Some(call) = self.call_of(step)? else { return Ok(()) };
         let input = step.needs_machine().then(|| call.input.clone());
         self.note_call(step, call)?;
+        let step = &Rows::step(self, step.id)?;
+        self.hold_call(step)?;
         if let Some(input) = input {
             let step = Rows::step(self, step.id)?;
             self.begun_on_machine(&step, &input)?;

@@ -408,6 +408,10 @@ impl Rows for RunTx<'_> {
     fn is_counted(&self, step: &Step) -> bool {
         !self.uncounted.contains(&step.id)
     }
+    fn step_moves(&mut self, step: &Step, next: Step) -> Result<Step, Failure> {
+        let charged = self.charge_call(step, next)?;
+        self.release_hold(charged)
+    }
     fn step_begun(&mut self, step: &Step) -> Result<(), Failure> {
         self.note_begun(step)
     }

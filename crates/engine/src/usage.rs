@@ -33,7 +33,7 @@ impl Groups {
 
 #[derive(Debug, Clone)]
 pub struct RunUsage {
-    /// The version of the prices by which models are charged now.
+    /// The version of the prices of models, tools and machines that are in force now.
     pub prices: String,
     pub total: Usage,
     /// Of the total, what belongs to no step: machines.
@@ -66,7 +66,7 @@ pub struct OrgUsage {
 impl Engine {
     /// In all attempts of a run; of its steps those behind `after`.
     pub async fn run_usage(&self, org: OrgId, run: RunId, after: StepId, limit: i64) -> Result<RunUsage, Failure> {
-        let prices = price::version(&self.context.models);
+        let prices = price::version(&self.context);
         self.store
             .read("run.usage", move |tx| {
                 owned(tx, org, run)?;

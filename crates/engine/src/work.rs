@@ -1,6 +1,7 @@
 //! One iteration of the worker loop: claims due work items and works on each. The caller (the server's worker, or the simulator) decides
 //! when to call again.
 
+use crate::config::WorkerLimits;
 use crate::{Engine, idle_runs};
 use model::run::RunEvent;
 use model::{Failure, InstanceId, Refused, RunId, Timestamp, WorkflowId};
@@ -45,10 +46,10 @@ impl Engine {
     pub async fn claim(&self, worker: &Worker, class: WorkClass, most: usize) -> Result<Vec<Item>, Failure> {
         loop {
             let (worker, in_hand, limits) = (worker.clone(), self.in_hand(), self.context.config.limits);
-            let of_one_org = self.context.config.worker.org_agents;
+            let shares = self.shares();
             let most = (LOOKED_AT_AT_ONCE, most.min(CLAIMED_AT_ONCE));
             let claimed = self.store.write(Lane::Normal, "work.claim", move |tx| {
-                let holding = store::work::give_back_unknown(tx, &worker, class, &in_hand)?.of_one_org(of_one_org);
+                let holding = store::work::give_back_unknown(tx, &worker, class, &in_hand)?.within(shares);
                 store::work::claim_awake(tx, &worker, holding, most, |tx, items| idle_runs::resting(tx, &limits, items))
             });
             let claimed = claimed.await?;
@@ -60,18 +61,23 @@ impl Engine {
         }
     }
 
+    fn shares(&self) -> store::work::Shares {
+        let WorkerLimits { act_permits, org_agents, .. } = self.context.config.worker;
+        store::work::Shares { of_one_org: org_agents, of_one_worker: act_permits }
+    }
+
     fn in_hand(&self) -> Vec<InHand> {
         self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
     }
 
     pub async fn next_due(&self, class: WorkClass) -> Result<Option<Timestamp>, Failure> {
-        let of_one_org = self.context.config.worker.org_agents;
+        let shares = self.shares();
         let read = move |tx: &mut store::Tx| {
             let (due, at) = (store::work::next_due(tx, class)?, tx.at());
             if class != WorkClass::Act || due.is_some_and(|due| due <= at) {
                 return Ok(due);
             }
-            let back = store::work::may_bring_back(tx, of_one_org)?;
+            let back = store::work::may_bring_back(tx, shares)?;
             Ok(if back { Some(at) } else { due })
         };
         self.store.read_inline("work.next_due", read).await

@@ -190,6 +190,11 @@ pub trait Rows {
     fn is_counted(&self, _: &Step) -> bool {
         true
     }
+    /// `next` is what an event makes of this step: what its try has cost is charged here, and what was set aside for it is released, before
+    /// anything above it is settled.
+    fn step_moves(&mut self, _: &Step, next: Step) -> Result<Step, Self::Error> {
+        Ok(next)
+    }
     /// Its row says that it runs, that it waits for a time, or that it is offered.
     fn step_begun(&mut self, step: &Step) -> Result<(), Self::Error>;
     /// The time of a step of the tool `wait` has come: its output is written.
@@ -336,6 +341,7 @@ fn step_event<R: Rows>(rows: &mut R, id: StepId, event: &StepEvent) -> Result<bo
     let Outcome::Moved { next, consequences } = rows.apply_step(&step, event)? else {
         return Ok(false);
     };
+    let next = rows.step_moves(&step, next)?;
     rows.set_step(next.clone());
     match step.parent {
         Some(parent) => child::count(rows, parent, &step, &next)?,

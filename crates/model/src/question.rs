@@ -113,7 +113,7 @@ impl Question {
             tool: step.tool,
             kind,
             status: S::Open,
-            severity: Severity::High,
+            severity: severity(step, kind),
             key,
             same_as: None,
             error: if kind == StepWait::Ticket { step.last_error.clone() } else { None },
@@ -133,6 +133,12 @@ impl Question {
     pub fn is_expired(&self, at: Timestamp) -> bool {
         self.expires_at.is_some_and(|expires_at| expires_at <= at)
     }
+}
+
+/// High, unless an act that must not be repeated may have happened: nothing but a person can tell, and every other step of the run waits.
+fn severity(step: &Step, kind: StepWait) -> Severity {
+    let may_have_happened = kind == StepWait::Ticket && step.uncertain && !step.idempotent;
+    if may_have_happened { Severity::Critical } else { Severity::High }
 }
 
 /// The first answer counts; a second one is refused. If several people answer at once, one succeeds and the others get a refusal.

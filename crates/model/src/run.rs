@@ -1,6 +1,7 @@
 //! The state machine of a run. An end has two steps: an event sets the termination reason; when no agent or job is left open, the
 //! finaliser (`settlement` in the engine) ends the run.
 
+use crate::bug;
 use crate::recovery;
 use crate::spec::{OnLostControl, RunTerms};
 use crate::time::show_duration;
@@ -476,12 +477,12 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             },
             [],
         ), // R16: nothing was reserved
-        (status, E::CancelAsked { abort }) if !status.is_end() => {
+        (status, E::CancelAsked { abort }) if !status.is_end() || bug!(later_end_decides) => {
             let reason = if *abort { RunReason::AbortedByUser } else { RunReason::StoppedByUser };
             terminate(run.clone(), reason, at, *abort)
         }
 
-        (status, E::Finalised) if status.is_end() => unchanged(),
+        (status, E::Finalised) if status.is_end() && !bug!(later_end_decides) => unchanged(),
         (status, E::Finalised) if status != S::Created => match &run.termination {
             Some(termination) => finalised(run, termination.reason.end(), at),
             None => Err(refuse(run, event)),

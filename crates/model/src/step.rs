@@ -205,6 +205,9 @@ pub struct Step {
     /// The most that the try under way may cost: set aside until it ends.
     #[serde(default)]
     pub held: Credits,
+    /// Of that, what the call itself costs: charged when the try ends.
+    #[serde(default)]
+    pub call_price: Credits,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usage: Option<StepUsage>,
     /// What the present try asks a model, if it is a turn: paid even if the answer is lost.
@@ -307,6 +310,7 @@ impl Step {
             began_at: None,
             fence: 0,
             held: Credits::ZERO,
+            call_price: Credits::ZERO,
             usage: None,
             asked: None,
             on: None,

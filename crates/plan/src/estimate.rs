@@ -1,23 +1,27 @@
-//! What a run of agents may cost at most, before it starts: the planner's tokens and those of its agents. Machines are charged by the hour and
-//! reserved apart from this.
+//! What a run of agents may cost, before it starts: the tokens of the planner and of its agents at most, and one call of each of its steps.
+//! Machines are charged by the hour and reserved apart from this; what further tries and the calls of models cost is set aside as they begin.
 
 use crate::compile::Compiled;
 use model::Credits;
-use model::plan::AgentPlan;
+use model::plan::{AgentPlan, StepPlan, TaskPlan};
 use model::step::ToolKind;
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Credits per 1,000 tokens. Where input and output differ, the higher price counts.
+/// Of models, credits per 1,000 tokens; where input and output differ, the higher price counts. Of tools, credits per call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Prices {
     pub default: Credits,
     pub models: BTreeMap<String, Credits>,
+    pub tools: BTreeMap<ToolKind, Credits>,
 }
+
+/// Items that a `for_each` may have.
+const MOST_ITEMS: i64 = 100;
 
 impl Default for Prices {
     fn default() -> Prices {
-        Prices { default: Credits(1_000), models: BTreeMap::new() }
+        Prices { default: Credits(1_000), models: BTreeMap::new(), tools: BTreeMap::new() }
     }
 }
 
@@ -32,7 +36,7 @@ impl Prices {
 }
 
 /// The planner, and for each agent all the tokens it may use at the price of its dearest model; never more than the budget. Agents without a
-/// model use no tokens. A planner's agents are not known yet: as many as it may return, at the highest price.
+/// model use no tokens. A planner's agents are not known yet: as many as it may return, at the highest price, without calls of tools.
 pub fn estimate(plan: &Compiled, prices: &Prices) -> Credits {
     let planner = plan.planner.as_ref().filter(|planner| planner.tool == ToolKind::Llm && plan.goal.is_some());
     let planner = planner.map(|planner| cost(plan.max_tokens, prices.of(model_of(&planner.input))));
@@ -41,7 +45,8 @@ pub fn estimate(plan: &Compiled, prices: &Prices) -> Credits {
     } else {
         plan.agents.iter().filter_map(|agent| dearest(agent, prices)).map(|price| cost(plan.max_tokens, price)).sum()
     };
-    let all = planner.unwrap_or(0).saturating_add(agents).min(i128::from(i64::MAX));
+    let calls: i128 = plan.agents.iter().flat_map(|agent| &agent.tasks).map(|task| calls(task, prices)).sum();
+    let all = planner.unwrap_or(0).saturating_add(agents).saturating_add(calls).min(i128::from(i64::MAX));
     let estimate = Credits(i64::try_from(all).unwrap_or(i64::MAX));
     plan.budget.map_or(estimate, |budget| budget.min(estimate))
 }
@@ -49,6 +54,17 @@ pub fn estimate(plan: &Compiled, prices: &Prices) -> Credits {
 /// In micro-credits, rounded up.
 fn cost(tokens: i64, per_thousand: Credits) -> i128 {
     (i128::from(tokens.max(0)) * i128::from(per_thousand.micro().max(0)) + 999) / 1_000
+}
+
+/// One call of each step, for each item that a `for_each` has, or may have.
+fn calls(task: &TaskPlan, prices: &Prices) -> i128 {
+    let items = match &task.for_each {
+        None => 1,
+        Some(Value::Array(items)) => items.len() as i64,
+        Some(_) => MOST_ITEMS,
+    };
+    let price = |step: &StepPlan| prices.tools.get(&step.tool).map_or(0, |price| i128::from(price.micro()));
+    task.steps.iter().map(price).sum::<i128>() * i128::from(items)
 }
 
 fn dearest(agent: &AgentPlan, prices: &Prices) -> Option<Credits> {
@@ -83,6 +99,16 @@ mod tests {
             (json!({ "type": "agents", "agents": [silent] }), "0"),
             (json!({ "type": "agents", "goal": "g", "planner": { "llm": {} }, "max_agents": 2 }), "1.1"),
             (json!({ "type": "agents", "goal": "g", "planner": { "exec": ["./plan"] }, "max_agents": 2 }), "1"),
+        ] {
+            assert_eq!(of(document.clone(), &prices), credits, "{document}");
+        }
+        let prices = Prices { tools: BTreeMap::from([(ToolKind::Http, Credits(1_000))]), ..prices };
+        let each = |items: Value| json!({ "name": "e", "tasks": [{ "name": "t", "for_each": items, "steps": [{ "http": { "url": "https://h.example/" } }] }] });
+        for (document, credits) in [
+            (json!({ "type": "agents", "agents": [silent] }), "0.001"),
+            (json!({ "type": "agents", "agents": agents }), "0.601"),
+            (json!({ "type": "agents", "agents": [each(json!([1, 2, 3]))] }), "0.003"),
+            (json!({ "type": "agents", "inputs": { "all": [] }, "agents": [each(json!("${{ inputs.all }}"))] }), "0.1"),
         ] {
             assert_eq!(of(document.clone(), &prices), credits, "{document}");
         }

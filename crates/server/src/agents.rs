@@ -122,9 +122,9 @@ fn check_models(context: &EngineContext, compiled: &Compiled) -> Result<(), Refu
     Ok(())
 }
 
-/// Credits per 1,000 tokens of each model, the dearer of input and output.
+/// Credits per 1,000 tokens of each model, the dearer of input and output, and per call of each kind of tool.
 pub(crate) fn prices(context: &EngineContext) -> Prices {
-    let mut prices = Prices::default();
+    let mut prices = Prices { tools: context.config.tool_prices.all().clone(), ..Prices::default() };
     for (name, settings) in &context.models.0 {
         for (model, limits) in &settings.models {
             let dearest = limits.input_price.into_iter().chain(limits.output_price).max();

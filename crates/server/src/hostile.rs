@@ -529,6 +529,39 @@ async fn what_cannot_be_paid_is_not_begun() {
     assert_eq!(list.body["data"], json!([]), "nothing was written");
 }
 
+/// What a plan may cost is reserved when its run starts, machines or none: who cannot pay the estimate is told before anything is written.
+#[tokio::test]
+async fn a_plan_whose_estimate_cannot_be_paid_is_not_begun() {
+    let world = World::new(true).await;
+    let org = world
+        .engine
+        .store
+        .write(engine::store::Lane::Normal, "test.org", |tx| engine::store::org::create(tx, "thrifty"));
+    let org = org.await.unwrap();
+    let token = world.token(org, Scope::Admin).await;
+    let topup = model::Credits(900_000);
+    world.engine.add_credits(org, topup, String::new(), None, std::sync::Arc::new(|_| Vec::new())).await.unwrap();
+    let plan = |agents: i64| {
+        json!({ "type": "agents", "start": true, "plan": {
+            "type": "agents", "goal": "g", "planner": { "exec": ["./plan"] }, "max_agents": agents, "max_tokens": 100_000,
+        } })
+    };
+    // 100,000 tokens of each of ten agents, at the default price of a credit for a million.
+    let got = world.submit(&token, plan(10)).await;
+    assert_eq!(
+        (got.status, got.body["code"].as_str()),
+        (StatusCode::PAYMENT_REQUIRED, Some("insufficient_credits")),
+        "{}",
+        got.body
+    );
+    let detail = got.body["detail"].as_str().unwrap_or_default();
+    assert!(detail.contains('1') && detail.contains("0.9"), "{detail}");
+    let list = world.ask("get", "/api/v1/runs?all=true", Some(&token), &[], "").await;
+    assert_eq!(list.body["data"], json!([]), "nothing was written");
+    let got = world.submit(&token, plan(5)).await;
+    assert_eq!(got.status, StatusCode::CREATED, "{}", got.body);
+}
+
 #[tokio::test]
 async fn a_token_over_the_network_is_told_its_rate_and_over_the_unix_socket_has_none() {
     let world = World::new(false).await;

@@ -118,10 +118,25 @@ impl Settings {
             manifests,
             features,
             mut calls,
+            tools,
             ..
         } = self.config.clone();
         calls.adapters.get_or_insert_with(|| self.usual_adapters());
-        engine::Config { holds, timings, money, logs, limits, escalation, worker, orphans, manifests, features, calls }
+        let tool_prices = tools.prices;
+        engine::Config {
+            holds,
+            timings,
+            money,
+            logs,
+            limits,
+            escalation,
+            worker,
+            orphans,
+            manifests,
+            features,
+            calls,
+            tool_prices,
+        }
     }
 
     /// A person's own control plane executes the adapters that are installed beside it; a server only its own, unless its owner lists more.

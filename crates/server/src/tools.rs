@@ -21,6 +21,8 @@ use std::sync::Arc;
 pub struct ToolsConfig {
     /// Addresses that tools may connect to beside those that are allowed anyway: networks (`10.0.0.0/8`), addresses or host names.
     pub allow: Vec<String>,
+    /// Credits for one call, by kind of tool.
+    pub prices: engine::tool_price::ToolPrices,
 }
 
 /// The models of the settings. A control plane of a person's own also takes the server that `OPENAI_BASE_URL` or `OPENAI_API_KEY` name.

@@ -104,6 +104,11 @@ pub fn in_state(tx: &mut Tx, agent: AgentId, state: TaskStatus, limit: i64) -> R
     doc::read_all(tx.rows(&ALL_IN_STATE, &args![agent, state.as_str(), limit])?, 0)
 }
 
+/// Those that an agent counts so, in order of their sequence.
+pub fn counted_as(tx: &mut Tx, agent: AgentId, state: ChildState, limit: i64) -> Result<Vec<Task>, Failure> {
+    doc::read_all(tx.rows(&ALL_IN_STATE, &args![agent, state.as_str(), limit])?, 0)
+}
+
 /// Those of an agent that run, also those that are ending.
 pub fn in_flight(tx: &mut Tx, agent: AgentId, limit: i64) -> Result<Vec<Task>, Failure> {
     doc::read_all(tx.rows(&IN_FLIGHT, &args![agent, limit])?, 0)

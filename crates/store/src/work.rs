@@ -4,7 +4,7 @@
 
 mod parking;
 
-pub use parking::may_bring_back;
+pub use parking::{Shares, may_bring_back};
 
 use crate::args;
 use crate::post::Meaning;
@@ -141,13 +141,13 @@ pub struct Holding {
     pub items: i64,
     /// One that is suspected of killing its holders, and nothing beside it.
     alone: bool,
-    /// Acts of one org that all workers may hold together.
-    of_one_org: i64,
+    /// Of acts.
+    shares: Shares,
 }
 
 impl Holding {
-    pub fn of_one_org(self, most: i64) -> Holding {
-        Holding { of_one_org: most, ..self }
+    pub fn within(self, shares: Shares) -> Holding {
+        Holding { shares, ..self }
     }
 }
 
@@ -158,7 +158,7 @@ pub fn holding(tx: &mut Tx, by: &Worker, class: WorkClass) -> Result<Holding, Fa
         Some(leased_at) => leased_at >= worker::lived_since(tx, BLAMED_FOR_MS)?,
         None => false,
     };
-    Ok(Holding { class, items: held.int(0)?, alone, of_one_org: i64::MAX })
+    Ok(Holding { class, items: held.int(0)?, alone, shares: Shares::UNBOUNDED })
 }
 
 /// `claim` for a worker that holds `holding`: reads `looked_at` due items and leases at most `limit`. Items for which `resting` finds
@@ -181,7 +181,7 @@ pub fn claim_awake(
     let due = match holding.class {
         WorkClass::Control | WorkClass::Link => &DUE,
         WorkClass::Act => {
-            parking::bring_back(tx, holding.of_one_org)?;
+            parking::bring_back(tx, holding.shares)?;
             &DUE_ACTS
         }
     };
@@ -194,7 +194,7 @@ pub fn claim_awake(
     // Read after the rows are locked: a worker that started meanwhile is seen alive.
     let owned = found.iter().any(|candidate| candidate.owner.is_some());
     let living = if owned { worker::living(tx)? } else { Default::default() };
-    found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner)));
+    found.retain(|candidate| candidate.owner.is_none_or(|owner| !living.contains(&owner) && !bug!(dead_holder_kept)));
     if owned {
         let blamed_since = worker::lived_since(tx, BLAMED_FOR_MS)?;
         found.iter_mut().for_each(|candidate| candidate.count_death(blamed_since));
@@ -220,7 +220,7 @@ pub fn claim_awake(
     });
     let rested = put_off.len();
     tx.insert_many(&REST, put_off)?;
-    let (chosen, parked) = parking::within_limit(tx, chosen, limit, holding.of_one_org)?;
+    let (chosen, parked) = parking::within_limit(tx, chosen, limit, holding.shares)?;
     Ok(Claimed { items: lease(tx, by, chosen)?, rested, parked })
 }
 
@@ -486,6 +486,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &parking::PARK,
     &parking::PARKED_ORGS,
     &parking::PARKED,
+    &parking::HELD_ACTS,
     &parking::HELD_OF_ORG,
     &LEASE,
     &REST,

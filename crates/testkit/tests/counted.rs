@@ -7,12 +7,13 @@ use engine::adapters::FakeProvider;
 use engine::adapters::fake::{FakeSettings, Fate as MachineFate};
 use engine::run::{Action, Plans, Render, Submission};
 use engine::{Config, Engine, EngineContext, Presence, Provider};
-use model::plan::{AgentPlan, StepPlan, TaskPlan};
-use model::run::{Run, RunStatus};
-use model::spec::{PlanRules, RunSpec};
+use model::plan::{AgentPlan, RunPlan, StepPlan, TaskPlan};
+use model::recovery::ErrorClass;
+use model::run::{Run, RunReason, RunStatus};
+use model::spec::{FailureMode, PlanRules, RunSpec};
 use model::step::ToolKind;
 use model::time::HOUR;
-use model::{Credits, OrgId, RunId};
+use model::{Credits, Effect, OrgId, RunId};
 use serde_json::json;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -61,6 +62,9 @@ impl ControlPlane {
         let called = Arc::new(Notify::new());
         let waits = called.clone();
         let tool = Arc::new(FakeTool::new(Box::new(move |call, _| {
+            if call.input["fails"] == true {
+                return Fate::fail(ErrorClass::Permanent, Effect::Done);
+            }
             if call.input["waits"] != true {
                 return Fate::answer(json!({}));
             }
@@ -93,13 +97,17 @@ impl ControlPlane {
     }
 
     async fn submit(&self, agents: Vec<AgentPlan>, max_agents: i64) -> RunId {
+        let plans = Plans { agents, ..Plans::default() };
+        self.submit_plans(plans, PlanRules { max_agents, ..PlanRules::default() }, FailureMode::FailFast).await
+    }
+
+    async fn submit_plans(&self, plans: Plans, rules: PlanRules, mode: FailureMode) -> RunId {
         let mut spec: RunSpec = serde_json::from_value(json!({
             "kind": "agents", "command": { "argv": [] }, "provider": "fake", "region": "here", "stop_duration_ms": 0,
             "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast", "nodes": 1, "resources": {},
         }))
         .unwrap();
-        spec.plan = PlanRules { max_agents, ..PlanRules::default() };
-        let plans = Plans { agents, ..Plans::default() };
+        (spec.plan, spec.failure_mode) = (rules, mode);
         let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
         let submission = Submission { org: self.org, name: None, spec, plans, start: true };
         let answer = self.engine.submit(submission, None, render).await.unwrap();
@@ -126,6 +134,18 @@ impl ControlPlane {
             }
         }
         worked
+    }
+
+    /// Works until this run has ended.
+    async fn work_until_ended(&mut self, run: RunId) -> Run {
+        loop {
+            while self.work_once().await {}
+            let seen = self.run(run).await;
+            if seen.status.is_end() {
+                return seen;
+            }
+            tokio::task::yield_now().await;
+        }
     }
 
     /// Works until so many calls wait for their answers and nothing else is to be done.
@@ -238,6 +258,60 @@ fn the_end_of_a_step_costs_the_same_in_a_run_of_ten_steps_and_of_a_hundred_thous
         ];
         assert_eq!(alike, [true; 3], "10 steps: {short:?}, 100,000 steps: {long:?}");
     });
+}
+
+/// What readers ask of a run that has ended, and what a planner is told of a plan that failed: counted in a run, and in one with three times
+/// as many agents, tasks and steps.
+#[test]
+fn what_is_read_of_a_run_does_not_grow_with_it() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut house = ControlPlane::open().await;
+        let (few, many) = (reads(&mut house, 1).await, reads(&mut house, 3).await);
+        assert_eq!(few.len(), 3);
+        for ((name, few), (_, many)) in few.iter().zip(&many) {
+            assert!(few.vm_steps > 0 && is_alike(few.vm_steps, many.vm_steps), "{name}: {few:?}, {many:?}");
+        }
+    });
+}
+
+async fn reads(house: &mut ControlPlane, times: usize) -> Vec<(&'static str, Cost)> {
+    let wide = |n: usize| {
+        let tasks = (0..TASKS).map(|n| TaskPlan::new(&format!("task-{n}"), steps(STEPS, "", false)));
+        AgentPlan { parallel: TASKS as i64, ..AgentPlan::new(&format!("agent-{n}"), tasks.collect()) }
+    };
+    let first = AgentPlan::new("first", vec![TaskPlan::new("t", vec![StepPlan::new("s", ToolKind::Http)])]);
+    let agents = std::iter::once(first).chain((0..60 * times).map(wide)).collect();
+    let output = Some(json!("${{ agents.first.tasks.t.steps.s.output }}"));
+    let plans = Plans { agents, shared: RunPlan { output, ..RunPlan::default() }, ..Plans::default() };
+    let run = house.submit_plans(plans, PlanRules::default(), FailureMode::FailFast).await;
+    let ended = house.work_until_ended(run).await;
+    assert_eq!(ended.status, RunStatus::Completed);
+    house.recording.take();
+    let values = house.engine.run_values(house.org, run).await.unwrap();
+    assert_eq!((values.output, values.output_error), (Some(json!({})), None));
+    house.engine.step_logs_are_kept(&ended).await.unwrap();
+    let mut said = house.recording.take();
+    // An agent of which much has finished fails in its last task, and a planner is asked.
+    let mut tasks: Vec<TaskPlan> =
+        (0..60 * times).map(|n| TaskPlan::new(&format!("task-{n}"), steps(STEPS, "", false))).collect();
+    let bad = StepPlan { input: json!({ "fails": true }), ..StepPlan::new("bad", ToolKind::Http) };
+    tasks.push(TaskPlan::new("last", vec![bad]));
+    let planner = AgentPlan::new("planner", vec![TaskPlan::new("plan", vec![StepPlan::new("plan", ToolKind::Http)])]);
+    let shared = RunPlan { document: Some(json!({ "type": "agents" })), ..RunPlan::default() };
+    let agents = vec![AgentPlan::new("long", tasks)];
+    let plans = Plans { agents, shared, planner: Some(planner), ..Plans::default() };
+    let rules = PlanRules { replans: 1, ..PlanRules::default() };
+    let run = house.submit_plans(plans, rules, FailureMode::Continue).await;
+    let ended = house.work_until_ended(run).await;
+    assert_eq!(ended.termination.unwrap().reason, RunReason::PlannerFailed, "its plan is none");
+    let planned = house.recording.take().into_iter().filter(|said| said.name == "agent.plan");
+    said.extend(planned.max_by_key(|said| said.statements.len()));
+    let (from, to) = (house.path("house.db"), house.path(&format!("read-{times}.db")));
+    bare::copy(&from, &to).unwrap();
+    let mut plain = Plain::open(&to).unwrap();
+    let meant = said.into_iter().filter(|said| ["run.values", "log.steps", "agent.plan"].contains(&said.name));
+    meant.map(|said| (said.name, plain.cost(&said).unwrap())).collect()
 }
 
 /// A run of which a thousand agents, two hundred tasks and a thousand calls are open.

@@ -3,8 +3,9 @@
 use super::Audit;
 use model::children::Children;
 use model::step::{Step, StepStatus};
-use model::{StepId, TaskId};
+use model::{Failure, StepId, TaskId};
 use std::collections::BTreeMap;
+use store::Tx;
 
 /// What the children of a run's steps add up to.
 pub(super) struct Counted {
@@ -25,7 +26,7 @@ impl Counted {
 }
 
 /// Rows that a retry has replaced are not among `steps`; children of such a row have ended.
-pub(super) fn audit(steps: &[Step], audit: &mut Audit) -> Counted {
+pub(super) fn audit(tx: &mut Tx, steps: &[Step], audit: &mut Audit) -> Result<Counted, Failure> {
     let mut by_parent: BTreeMap<StepId, Children> = BTreeMap::new();
     let mut by_task: BTreeMap<TaskId, i64> = BTreeMap::new();
     for child in steps {
@@ -50,7 +51,9 @@ pub(super) fn audit(steps: &[Step], audit: &mut Audit) -> Counted {
         loops.insert(parent.id, parent.by_children);
     }
     for (id, below) in by_parent {
+        let exists = store::step::find(tx, id)?.is_some();
+        audit.must(exists, "2 hierarchy", id, || "children of a step that does not exist".into());
         audit.must(below.open() == 0, "2 counters", id, || format!("replaced, with open children {below:?}"));
     }
-    Counted { by_task, loops }
+    Ok(Counted { by_task, loops })
 }

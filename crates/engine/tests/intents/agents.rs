@@ -88,8 +88,12 @@ pub fn open_ticket(bench: &Bench) -> model::QuestionId {
 }
 
 pub fn resolve(bench: &mut Bench, ticket: Ticket) {
+    say(bench, Verdict::Resolve(ticket));
+}
+
+fn say(bench: &mut Bench, verdict: Verdict) {
     let (id, key) = (open_ticket(bench), bench.key());
-    let word = Word { by: "laptop".into(), verdict: Verdict::Resolve(ticket), note: None };
+    let word = Word { by: "laptop".into(), verdict, note: None };
     now(bench.engine.answer(bench.org, id, word, Some(key))).unwrap();
     bench.settle();
 }
@@ -257,10 +261,25 @@ fn a_ticket_is_resolved_in_each_of_its_ways() {
         assert_eq!(bench.run(run).status, RunStatus::Paused, "{ticket}");
         bench.tool.decide_by(Box::new(|call, _| Fate::answer(call.input.clone())));
         let key = found(&bench, run, "s").key.unwrap();
-        resolve(&mut bench, ticket);
+        match ticket {
+            Ticket::Done => say(&mut bench, Verdict::Done { output: json!({ "id": 7 }) }),
+            _ => resolve(&mut bench, ticket),
+        }
         bench.advance(MINUTE);
         assert_eq!(bench.run(run).status, end, "{ticket}: {:?}", bench.run(run).last_error);
         assert_eq!(bench.tool.seen_of(&key).calls, calls, "{ticket}");
+        let step = found(&bench, run, "s");
+        let output = step.answer.map(|answer| {
+            let read = move |tx: &mut store::Tx| store::step::data(tx, answer, store::step::Data::Output);
+            now(bench.store.read("test.output", read)).unwrap().expect("it has one")
+        });
+        let (status, output_is, outcome) = match ticket {
+            Ticket::Done => (StepStatus::Completed, Some(json!({ "id": 7 })), Some(RunOutcome::Success)),
+            Ticket::Skip => (StepStatus::Skipped, None, Some(RunOutcome::Partial)),
+            Ticket::Abort => (StepStatus::Cancelled, None, None),
+            _ => (StepStatus::Completed, Some(json!({ "of": "s" })), Some(RunOutcome::Success)),
+        };
+        assert_eq!((step.status, output, bench.run(run).outcome), (status, output_is, outcome), "{ticket}");
         if ticket == Ticket::Abort {
             let reason = bench.run(run).termination.map(|termination| termination.reason);
             assert_eq!(reason, Some(RunReason::EscalationAborted));

@@ -1,7 +1,10 @@
 //! The audit sees each invariant broken. The damage is planted with statements of this file, since no function of the store can do it.
 
+use crate::agents::{agent, once, step, submit_agents, task};
 use crate::bench::{Bench, now, spec};
+use crate::dialogues;
 use crate::machines::Plan;
+use adapters::tool::fake::Fate;
 use engine::artifact::Announcement;
 use engine::audit::Broken;
 use model::RunId;
@@ -185,4 +188,177 @@ fn an_item_that_a_dead_worker_holds_has_no_owner() {
     assert_eq!(overdue(&bench), 1);
     bench.settle();
     bench.check(); // taken over
+}
+
+/// An agent in its first task: one step has ended, one hangs, one has not begun.
+fn of_agents() -> Bench {
+    let mut bench = Bench::brief();
+    bench.tool.decide_by(Box::new(|call, _| match call.input["of"] == "hang" {
+        true => Fate::hang(),
+        false => Fate::answer(call.input.clone()),
+    }));
+    let first = task("first", vec![step("a"), once("hang"), step("b")]);
+    submit_agents(&mut bench, vec![agent("one", vec![first, task("second", vec![step("c")])])]);
+    bench.settle();
+    assert_eq!(bench.tool.hanging().len(), 1);
+    bench
+}
+
+/// A model's dialogue that has ended.
+fn of_a_dialogue() -> Bench {
+    let mut bench = Bench::brief();
+    bench.tool.decide_by(Box::new(|call, _| dialogues::talks(call)));
+    let run = dialogues::begin(&mut bench);
+    bench.advance(MINUTE);
+    assert_eq!(bench.run(run).status, RunStatus::Completed);
+    bench
+}
+
+/// A command that runs on a machine and was charged for a while.
+fn running() -> Bench {
+    let mut bench = Bench::brief();
+    bench.running(spec());
+    bench.advance(3 * MINUTE);
+    bench
+}
+
+/// A command that has ended; its machine is still there.
+fn ended() -> Bench {
+    let mut bench = Bench::brief();
+    let run = bench.running(spec());
+    bench.advance(3 * MINUTE);
+    bench.exits(run, 0);
+    bench.expect_end(run, RunStatus::Completed, None);
+    bench
+}
+
+/// Where it is planted, the damage, and what the audit says of it: the invariant, and part of the detail.
+type Damage = (fn() -> Bench, &'static [&'static str], &'static str, &'static str);
+
+const RENAMED: &str = "ALTER TABLE attempts RENAME TO was";
+const COPIED: &str = "CREATE TABLE attempts AS SELECT * FROM was";
+
+const DAMAGES: &[Damage] = &[
+    // What is stored twice.
+    (running, &["UPDATE runs SET status = 'paused'"], "projection", "paused"),
+    (running, &["UPDATE runs SET open = 0"], "projection", "false"),
+    // Counters, at every level.
+    (of_agents, &["UPDATE runs SET doc = json_set(doc, '$.agent_count', 7)"], "2 hierarchy", "(7, 2, 3)"),
+    (of_agents, &["UPDATE runs SET doc = json_set(doc, '$.task_count', 7)"], "2 hierarchy", "(1, 7, 3)"),
+    (of_agents, &["UPDATE runs SET doc = json_set(doc, '$.step_count', 7)"], "2 hierarchy", "(1, 2, 7)"),
+    (of_agents, &["UPDATE attempts SET tree = json_set(tree, '$.agents.completed', 7)"], "2 counters", "completed: 7"),
+    (of_agents, &["UPDATE attempts SET tree = json_set(tree, '$.superseded', 7)"], "2 counters", "7)"),
+    (of_agents, &["UPDATE attempts SET tree = json_set(tree, '$.in_flight', 7)"], "2 counters", "the attempt says 7"),
+    (running, &["UPDATE attempts SET tree = json_set(tree, '$.jobs.queued', 7)"], "2 counters", "what its jobs say"),
+    (of_agents, &["UPDATE agents SET doc = json_set(doc, '$.tasks.completed', 7)"], "2 counters", "completed: 7"),
+    (of_agents, &["UPDATE agents SET doc = json_set(doc, '$.task_count', 7)"], "2 counters", "[Running, Pending]"),
+    (of_agents, &["UPDATE tasks SET doc = json_set(doc, '$.steps.completed', 7)"], "2 counters", "completed: 7"),
+    (of_a_dialogue, &["UPDATE steps SET doc = json_set(doc, '$.children.failed', 7)"], "2 counters", "failed: 7"),
+    (of_a_dialogue, &["DELETE FROM steps WHERE parent_id IS NOT NULL"], "2 counters", "for children"),
+    (of_agents, &["UPDATE tasks SET doc = json_set(doc, '$.step_count', 7)"], "2 counters", "[Completed, Running"),
+    (of_agents, &["DELETE FROM agents"], "2 hierarchy", "tasks of an agent that does not exist"),
+    (of_agents, &["DELETE FROM tasks"], "2 hierarchy", "steps of a task that does not exist"),
+    (
+        of_a_dialogue,
+        &["DELETE FROM steps WHERE parent_id IS NULL"],
+        "2 hierarchy",
+        "children of a step that does not exist",
+    ),
+    (running, &["DELETE FROM agents"], "2 hierarchy", "a job of agent"),
+    // No parent has more at work than it may.
+    (of_agents, &["UPDATE agents SET doc = json_set(doc, '$.parallel', 0)"], "2 limits", "1 run at once, 0 may"),
+    (of_agents, &["UPDATE tasks SET doc = json_set(doc, '$.parallel', 0)"], "2 limits", "1 run at once, 0 may"),
+    (
+        of_agents,
+        &["UPDATE runs SET doc = json_set(doc, '$.spec.plan.max_agents', 0)"],
+        "2 limits",
+        "1 run at once, 0 may",
+    ),
+    // What has ended has no open children.
+    (of_agents, &["UPDATE tasks SET doc = json_set(doc, '$.status', 'completed')"], "2 counters", "completed with"),
+    (of_agents, &["UPDATE agents SET doc = json_set(doc, '$.status', 'completed')"], "2 counters", "completed with"),
+    // What a run says fits what its agents and jobs say.
+    (ended, &["UPDATE agents SET doc = json_set(doc, '$.status', 'failed')"], "3 states", "completed with agents"),
+    (of_agents, &["UPDATE agents SET doc = json_set(doc, '$.status', 'completed')"], "3 states", "running with agents"),
+    (of_agents, &["UPDATE runs SET doc = json_set(doc, '$.status', 'failed')"], "3 states", "failed with agents"),
+    (of_agents, &["UPDATE runs SET doc = json_set(doc, '$.status', 'cancelled')"], "3 states", "cancelled with agents"),
+    (ended, &["UPDATE jobs SET doc = json_set(doc, '$.status', 'running')"], "3 states", "1 open jobs"),
+    (ended, &["UPDATE attempts SET status = 'open'"], "3 states", "its attempt open"),
+    (
+        running,
+        &[
+            "ALTER TABLE jobs RENAME TO jobs_were",
+            "CREATE TABLE jobs AS SELECT * FROM jobs_were",
+            "INSERT INTO jobs SELECT * FROM jobs_were",
+        ],
+        "one live job an agent",
+        "2 are open",
+    ),
+    // Credits: of the attempt, of what was used, of the org.
+    (running, &["UPDATE attempts SET charged = charged + 1"], "1 credits", "attempt"),
+    (running, &["UPDATE usage SET charged = charged + 1"], "1 credits", "usage"),
+    (running, &["UPDATE orgs SET available = available + 1"], "1 credits", "the balance says"),
+    (running, &["UPDATE orgs SET reserved = reserved + 1"], "1 credits", "the balance says"),
+    (running, &[RENAMED, COPIED, "UPDATE attempts SET charged = reserved + 1"], "1 credits", "reserved"),
+    (ended, &[RENAMED, COPIED, "UPDATE attempts SET refunded = refunded - 1"], "1 credits", "is not"),
+    (
+        of_agents,
+        &["UPDATE steps SET doc = json_set(doc, '$.held', 7) WHERE state = 'completed'"],
+        "1 credits",
+        "set aside",
+    ),
+    // The ledger is one chain.
+    (
+        ended,
+        &["DROP TRIGGER ledger_is_never_changed", "UPDATE ledger SET amount = amount + 1 WHERE seq = 2"],
+        "6 ledger",
+        "row 2 does not follow",
+    ),
+    (
+        ended,
+        &["DROP TRIGGER ledger_is_never_changed", "UPDATE ledger SET hash = x'00' WHERE seq = 2"],
+        "6 ledger",
+        "row 3 does not follow",
+    ),
+    (
+        ended,
+        &["DROP TRIGGER ledger_is_never_deleted", "DELETE FROM ledger WHERE seq = 2"],
+        "6 ledger",
+        "row 3 does not follow",
+    ),
+    (
+        ended,
+        &["DROP TRIGGER ledger_is_never_deleted", "DELETE FROM ledger WHERE seq = (SELECT max(seq) FROM ledger)"],
+        "6 ledger",
+        "the org says row",
+    ),
+    // Events are numbered without gaps.
+    (ended, &["DELETE FROM events WHERE seq = 2"], "events gapless", "are numbered from 1"),
+    (ended, &["DELETE FROM events WHERE seq = 1"], "events gapless", "are numbered from 2"),
+    (ended, &["UPDATE event_heads SET last = last + 1"], "events gapless", "the head says"),
+    // An open run is woken by somebody.
+    (running, &["DELETE FROM work"], "7 owner", "nothing will ever wake it"),
+    // Machines and slots.
+    (running, &["DELETE FROM resources"], "nothing untracked", "no manifest owns it"),
+    (ended, &["DELETE FROM allocations"], "a machine has a slot", "without a slot"),
+    (running, &["UPDATE jobs SET open = 0"], "one job an instance", "open job None"),
+];
+
+#[test]
+fn every_invariant_that_is_broken_is_named() {
+    let mut silent = Vec::new();
+    for (world, statements, invariant, detail) in DAMAGES {
+        let bench = world();
+        let audit = now(bench.engine.audit()).unwrap();
+        assert_eq!(audit.broken, [], "before {statements:?}");
+        for statement in *statements {
+            // A `$` in a statement of the store begins a parameter.
+            plant(&bench, statement.replace("'$.", "char(36) || '.").leak(), Vec::new());
+        }
+        let found = broken(&bench, invariant);
+        if !found.iter().any(|broken| broken.detail.contains(detail)) {
+            silent.push(format!("{statements:?}: {found:#?}"));
+        }
+    }
+    assert!(silent.is_empty(), "{}", silent.join("\n"));
 }

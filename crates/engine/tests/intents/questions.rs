@@ -1,17 +1,17 @@
 //! What people are asked about steps: approvals of an exact input, answers, edits, expiry, tickets with an output, and the program that is
 //! told of each question.
 
-use crate::agents::{agent, agents_spec, check, found, once, step, submit_agents, task, tree};
+use crate::agents::{agent, agents_spec, check, found, once, step, submit, submit_agents, task, tree};
 use crate::bench::{Bench, now};
 use adapters::FakeTool;
 use adapters::tool::fake::Fate;
 use engine::question::{Verdict, Which, Word};
 use engine::run::{Action, Plans};
 use model::plan::{Policy, StepPlan, TaskPlan};
-use model::question::{Question, QuestionStatus};
-use model::recovery::{Decided, ErrorClass, Rule};
+use model::question::{Question, QuestionStatus, Severity};
+use model::recovery::{Decided, ErrorClass, OnExhausted, Rule};
 use model::run::{RunStatus, Ticket};
-use model::spec::{FailureMode, RunSpec};
+use model::spec::{FailureMode, PlanRules, RunSpec};
 use model::step::{StepStatus, StepWait, ToolKind};
 use model::time::{DAY, MINUTE, SECOND};
 use model::{Effect, Failure, Refused};
@@ -59,6 +59,25 @@ fn field(refused: Result<(), Failure>) -> String {
     match refused {
         Err(Failure::Refused(Refused::Invalid { field, .. })) => field,
         other => panic!("{other:?}"),
+    }
+}
+
+/// An act that must not be repeated and may have happened is the one thing that only a person can find out.
+#[test]
+fn a_ticket_about_an_act_that_may_have_happened_is_critical() {
+    let table = [
+        (once("s"), Effect::Perhaps, Severity::Critical),
+        (StepPlan { max_tries: 1, ..step("s") }, Effect::Perhaps, Severity::High),
+        (StepPlan { max_tries: 1, ..once("s") }, Effect::None, Severity::High),
+    ];
+    for (step, effect, severity) in table {
+        let mut bench = Bench::new();
+        bench.tool.decide_by(Box::new(move |_, _| Fate::fail(ErrorClass::Transient, effect)));
+        let rules = PlanRules { on_exhausted: OnExhausted::Escalate, ..PlanRules::default() };
+        let plans = Plans { agents: vec![agent("one", vec![task("all", vec![step])])], ..Plans::default() };
+        submit(&mut bench, RunSpec { plan: rules, ..agents_spec() }, plans);
+        bench.advance(MINUTE);
+        assert_eq!(only(&bench, StepWait::Ticket).severity, severity, "{effect:?}");
     }
 }
 

@@ -53,6 +53,42 @@ fn an_org_with_many_due_agents_holds_its_share_and_delays_no_other() {
     check(&bench);
 }
 
+/// Two organisations that could fill all permits leave some for a third one; and what becomes free goes to one that holds little.
+#[test]
+fn two_orgs_with_many_due_agents_leave_room_for_a_third() {
+    const PERMITS: i64 = 20;
+    let mut bench = bench(PERMITS / 2, 50);
+    bench.config.worker.act_permits = PERMITS;
+    bench.restart();
+    bench.tool.decide_by(Box::new(|_, _| Fate::hang()));
+    let names = ["one", "two", "three", "four"];
+    let orgs = names.map(|name| now(bench.engine.ensure_org(name)).unwrap());
+    let works = |bench: &mut Bench, runs: &[model::RunId], org: OrgId| {
+        let before = std::mem::replace(&mut bench.org, org);
+        let acting = |run: &&model::RunId| crate::agents::tree(bench, **run).agents[0].acting > 0;
+        let count = runs.iter().filter(acting).count();
+        bench.org = before;
+        count
+    };
+    let first = many(&mut bench, orgs[0], 30);
+    let second = many(&mut bench, orgs[1], 30);
+    bench.settle();
+    let held = (works(&mut bench, &first, orgs[0]), works(&mut bench, &second, orgs[1]));
+    assert_eq!(held, (10, 9), "the second one leaves a permit free");
+    let third = many(&mut bench, orgs[2], 1);
+    bench.settle();
+    assert_eq!(works(&mut bench, &third, orgs[2]), 1, "it begins at once");
+    let fourth = many(&mut bench, orgs[3], 1);
+    bench.settle();
+    assert_eq!(works(&mut bench, &fourth, orgs[3]), 0, "all permits are held");
+    let oldest = bench.tool.hanging()[0].number;
+    bench.tool.tell(oldest, Fate::answer(json!(1)));
+    bench.settle();
+    assert_eq!(works(&mut bench, &fourth, orgs[3]), 1, "before what the others have had due for longer");
+    assert_eq!(bench.tool.hanging().len() as i64, PERMITS);
+    check(&bench);
+}
+
 #[test]
 fn one_act_that_ends_makes_room_for_one_that_waits() {
     let mut bench = bench(2, 50);

@@ -300,14 +300,11 @@ pub fn take_step<R: Rows>(rows: &mut R, id: StepId) -> Result<bool, R::Error> {
     step_event(rows, id, &StepEvent::Begun { fence })
 }
 
-/// A step is still offered, and meanwhile an earlier one of its identity was found done: that one's record answers.
-pub fn answer_offered<R: Rows>(rows: &mut R, id: StepId) -> Result<(), R::Error> {
+/// A step is still offered, and no program is to take it any more: an earlier one of its identity was found done, whose record answers,
+/// or it cannot be paid.
+pub fn answer_offered<R: Rows>(rows: &mut R, id: StepId, answer: Ready) -> Result<(), R::Error> {
     let step = rows.step(id)?;
-    if step.waits == Some(StepWait::Poller) && !step.replaced {
-        answer_step(rows, &step, Ready::Recorded)
-    } else {
-        Ok(())
-    }
+    if step.waits == Some(StepWait::Poller) && !step.replaced { answer_step(rows, &step, answer) } else { Ok(()) }
 }
 
 /// A rank's machine has everything: its task and its command run.

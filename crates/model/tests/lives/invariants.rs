@@ -10,6 +10,7 @@ use model::hierarchy::EndKind;
 use model::instance::InstanceStatus;
 use model::job::{FreezeState, Job, JobStatus};
 use model::run::{PauseReason, RunOutcome, RunStatus};
+use model::spec::RunKind;
 use model::task::TaskStatus;
 use model::{AgentId, Credits};
 
@@ -87,12 +88,17 @@ fn counters_are_exact(lives: &Lives, scope: &Scope, world: &World) -> Check {
             }
             must!(made(steps) == 0 || task.steps == below, "{task:?} counts {below:?}");
             must!(task.steps.total() == scope.steps as i64, "{task:?}");
+            must!(task.steps.running + task.steps.waiting <= task.parallel, "more steps at once than may be: {task:?}");
         }
         must!(made(tasks) == 0 || agent.tasks == below, "{agent:?} counts {below:?}");
         must!(agent.tasks.total() == scope.tasks as i64, "{agent:?}");
+        must!(agent.tasks.running <= agent.parallel, "more tasks at once than may be: {agent:?}");
     }
     let tree = &attempt.tree;
     must!(tree.agents == counted, "{tree:?} counts {counted:?}");
+    let planner = i64::from(tree.planner.is_some());
+    let most = if run.spec.kind == RunKind::Agents { run.spec.plan.max_agents + planner } else { i64::MAX };
+    must!(tree.agents.running <= most, "more agents at once than may be: {tree:?}");
     must!(tree.superseded == superseded, "{tree:?} has {superseded} of earlier plans");
     must!(tree.in_flight == in_flight, "{tree:?} has {in_flight} in flight");
     Ok(())

@@ -114,9 +114,10 @@ impl LlmModel {
 }
 
 impl Models {
-    /// The version of the price table: a hash of the prices of all models as they are charged. `default` is that of a model without one.
-    pub fn price_version(&self, default: Credits) -> String {
-        let mut table = format!("default {default}\n");
+    /// The version of the price table: a hash of the prices of all models as they are charged, and of those of everything else (`others`,
+    /// line by line). `default` is that of a model without one.
+    pub fn price_version(&self, default: Credits, others: &str) -> String {
+        let mut table = format!("default {default}\n{others}");
         for (name, settings) in &self.0 {
             let named = settings.models.iter().map(|(model, limits)| (model.as_str(), limits));
             for (model, limits) in named.chain(settings.any_model.iter().map(|limits| ("*", limits))) {
