@@ -206,6 +206,30 @@ mod tests {
         assert!(offered(Shell::Fish, "repl stat")[0].starts_with("status\tShow a run"));
     }
 
+    /// Each shell reads its own script, where it is installed; it runs nothing of it.
+    #[test]
+    fn each_script_is_one_that_its_shell_can_read() {
+        for (shell, script) in [("bash", BASH), ("zsh", ZSH), ("fish", FISH)] {
+            let dir = tempfile::tempdir().unwrap();
+            let file = dir.path().join("script");
+            let check = |text: &str| {
+                std::fs::write(&file, text).unwrap();
+                std::process::Command::new(shell).arg("-n").arg(&file).output()
+            };
+            let read = match check(script) {
+                Ok(read) => read,
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                    eprintln!("SKIPPED ({shell}): it is not installed");
+                    continue;
+                }
+                Err(error) => panic!("{shell}: {error}"),
+            };
+            assert!(read.status.success(), "{shell}: {}", String::from_utf8_lossy(&read.stderr));
+            let cut = check(&script[..script.len() / 2]).unwrap();
+            assert!(!cut.status.success(), "{shell} would read anything");
+        }
+    }
+
     #[test]
     fn what_bash_cut_is_put_together() {
         for (cut_up, whole) in [

@@ -127,7 +127,8 @@ fn written_out(c: char) -> String {
     }
 }
 
-fn is_harmful(c: char) -> bool {
+/// Whether a terminal would act on this character, or show something else than what is there.
+pub fn is_harmful(c: char) -> bool {
     match c {
         // C0 with the escape character, DEL, and C1, whose U+009B is an escape sequence of its own.
         c if c.is_control() => true,

@@ -3,7 +3,7 @@
 
 use crate::complaint::{Complaint, Done};
 use crate::control_plane::ControlPlane;
-use crate::settings::Settings;
+use crate::settings::{Origin, Settings};
 use crate::{login, private};
 use std::process::{Command, Stdio};
 use wire::api::PagesLink;
@@ -31,6 +31,11 @@ pub struct UiArgs {
 pub async fn ui(settings: &Settings, args: UiArgs) -> Done {
     if let Some(url) = &settings.url {
         let url = login::normal(url)?;
+        // The pages ask for a token: the author of a project must not choose where a user enters one.
+        let is_a_projects = matches!(settings.url_from, Some(Origin::Project(_)));
+        if is_a_projects && login::token_for(settings, &url)?.is_none() {
+            return Err(login::refused_without(settings, &url).expect("a project's address needs a token"));
+        }
         if args.print {
             println!("{url}");
             return Ok(0);

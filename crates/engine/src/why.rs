@@ -79,7 +79,7 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
         }
         (RunStatus::Created, ..) => {
             why.summary = "it was created and never started".into();
-            why.next.push(format!("start it: POST /api/v1/runs/{}/start", run.id));
+            why.next.push(format!("start it: repl start {}", run.id));
         }
         (RunStatus::Completed, ..) => why.summary = "it completed".into(),
         (RunStatus::Cancelled, ..) => cancelled(run, &mut why),

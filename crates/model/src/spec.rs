@@ -481,6 +481,8 @@ pub const MAX_SALT_BYTES: usize = 1024;
 pub const MAX_ENV: usize = 500;
 /// Names and values together: they travel in the document that a machine is told.
 pub const MAX_ENV_BYTES: usize = 128 * 1024;
+/// A pattern of artifacts, the working directory, a place for files: a path as system calls take it.
+pub const MAX_PATH_BYTES: usize = 4_096;
 pub const MAX_ATTEMPTS: i64 = 100;
 pub const MAX_NODES: i64 = 1_000;
 pub const MIN_MEMORY_BYTES: i64 = 4 * 1024 * 1024;
@@ -682,7 +684,7 @@ fn is_variable(name: &str) -> bool {
 /// A relative path that cannot leave the folder it is relative to.
 pub fn is_inside(path: &str) -> bool {
     !path.is_empty()
-        && path.len() <= 4096
+        && path.len() <= MAX_PATH_BYTES
         && !path.starts_with('/')
         && !path.contains('\0')
         && path.split('/').all(|part| part != "..")

@@ -12,8 +12,10 @@ pub const DOCUMENT_BYTES: i64 = 256 << 20;
 pub const MAX_ENTRIES: u64 = 5_000_000;
 /// Folders below one another. Deeper paths are longer than any system call takes.
 pub const MAX_DEPTH: usize = 1_024;
-const MAX_NAME_BYTES: usize = 255;
-const MAX_TARGET_BYTES: usize = 4_096;
+/// As file systems on Linux have it.
+pub const MAX_NAME_BYTES: usize = 255;
+/// Of a symbolic link, and of a path below a folder: as system calls take it.
+pub const MAX_TARGET_BYTES: usize = 4_096;
 
 /// What a run is sent with: the root of its tree, and how much there is, for people to read.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]

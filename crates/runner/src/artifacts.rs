@@ -19,7 +19,7 @@ const UPLOADS_AT_A_TIME: usize = 10;
 /// Tries of one file while the control plane answers; while it is away results wait.
 const TRIES: u32 = 5;
 /// A workdir with more than this is not searched to its end.
-const MOST_FILES: usize = 2_000_000;
+pub const MOST_FILES: usize = 2_000_000;
 const PIECE: usize = 256 << 10;
 /// A log is not the place for thousands of names.
 const MOST_LINES: usize = 20;

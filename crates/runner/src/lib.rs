@@ -41,6 +41,7 @@ mod sync;
 mod tree;
 mod usage;
 
+pub use artifacts::MOST_FILES as SEARCHED_FILES;
 pub use contain::{end, socket_path};
 pub use containment::{Containment, Way};
 pub use sandbox::FIX as SANDBOX_FIX;

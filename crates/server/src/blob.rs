@@ -16,7 +16,7 @@ use wire::pack;
 /// Documents that are read at the same time.
 static READ_AT_ONCE: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
 /// One file.
-const BLOB_BYTES: i64 = 64 * 1024 * 1024 * 1024;
+pub const BLOB_BYTES: i64 = 64 * 1024 * 1024 * 1024;
 
 pub(crate) async fn missing(State(state): State<Shared>, writer: Writer, asked: Asked<BlobList>) -> HandlerResult {
     let key = asked.key(writer.org());

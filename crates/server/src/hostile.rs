@@ -166,6 +166,23 @@ impl World {
         self
     }
 
+    /// A file that a run has kept.
+    pub(crate) async fn artifact(&self, path: &'static str, bytes: &str) -> (model::RunId, model::ArtifactId) {
+        use engine::store::artifact::{Announced, EntryKind, announce};
+        let body = self.submit(&self.admin, json!({ "commands": ["true"] })).await.body;
+        let run = body["id"].as_str().unwrap().parse().unwrap();
+        let (org, size, what) = (self.org, bytes.len() as i64, EntryKind::File { mode: 0o644 });
+        let announced = move |tx: &mut engine::store::Tx| {
+            announce(tx, &Announced { org, run, attempt: 1, path, size, what: &what })
+        };
+        let write = self.engine.store.write(engine::store::Lane::Normal, "test.announce", announced);
+        let artifact = write.await.unwrap();
+        let mut upload = self.engine.blobs.begin().unwrap();
+        upload.write(bytes.as_bytes()).unwrap();
+        self.engine.keep_artifact(&artifact, upload).await.unwrap();
+        (run, artifact.id)
+    }
+
     pub(crate) async fn submit(&self, token: &str, body: Value) -> Got {
         self.ask("post", "/api/v1/runs", Some(token), &[], &body.to_string()).await
     }

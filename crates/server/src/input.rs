@@ -19,7 +19,7 @@ use std::time::Duration;
 use tokio_stream::StreamExt as _;
 
 /// Bodies other than blobs.
-pub(crate) const BODY_BYTES: usize = 1024 * 1024;
+pub const BODY_BYTES: usize = 1024 * 1024;
 /// A submission, whose plan may have 100,000 steps.
 const PLAN_BYTES: usize = plan::MAX_DOCUMENT_BYTES + BODY_BYTES;
 const SUBMISSIONS: &str = "POST /api/v1/runs";

@@ -68,6 +68,8 @@ mod view;
 mod worker;
 mod workflow;
 
+/// Bounds of what is sent, for the manual.
+pub use blob::BLOB_BYTES;
 /// Execution adapters of calls: `dml-exec-local`, the suite of `repl adapter check`, and exchanges with workers.
 pub use engine::adapters::call as adapter;
 pub use engine::adapters::registry::BadSetting;
@@ -78,9 +80,11 @@ pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as
 pub use engine::adapters::tool::mcp::stdio as mcp;
 /// Artifacts of one run in sum.
 pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
+pub use input::BODY_BYTES;
 pub use pages::PagesConfig;
 pub use serve::{FirstToken, Ready, make_owner_token, owner_proof, run};
 pub use settings::{Config, Role, Settings, StoreConfig};
+pub use submit::MAX_PROVIDERS;
 
 pub use tls::TlsFiles;
 

@@ -292,11 +292,48 @@ async fn a_download_is_saved_and_never_shown() {
     assert_eq!(got.headers["content-type"], "application/octet-stream");
     assert_eq!(got.headers["x-content-type-options"], "nosniff");
     assert_eq!(got.headers["content-disposition"], format!("attachment; filename*=UTF-8''{hash}"));
+    // An artifact under its own name, and the records of calls.
+    let (run, artifact) = world.artifact("out/page.html", page).await;
+    let tree = calls::record::Tree::default();
+    let commit = calls::record::Commit { tree: tree.id(), parents: Vec::new(), execs: None };
+    world.engine.put_records(world.org, vec![tree.record(), commit.record()]).await.unwrap();
+    for (path, name, bytes) in [
+        (format!("/runs/{run}/artifacts/{artifact}"), "page.html", Some(page)),
+        (format!("/dag/records?of={}", commit.id()), "records", None),
+    ] {
+        let request = axum::http::Request::get(format!("/api/v1{path}"));
+        let request = request.header("authorization", format!("Bearer {}", world.admin));
+        let got = world.raw(request.body(axum::body::Body::empty()).unwrap()).await;
+        let (status, headers) = (got.status(), got.headers().clone());
+        let body = axum::body::to_bytes(got.into_body(), 1 << 20).await.unwrap();
+        assert_eq!(status, StatusCode::OK, "{path}: {body:?}");
+        assert_eq!(headers["content-type"], "application/octet-stream", "{path}");
+        assert_eq!(headers["x-content-type-options"], "nosniff", "{path}");
+        assert_eq!(headers["content-disposition"], format!("attachment; filename*=UTF-8''{name}"), "{path}");
+        assert!(bytes.is_none_or(|bytes| bytes.as_bytes() == body) && !body.is_empty(), "{path}: {body:?}");
+    }
     let absent = "0".repeat(64);
     let gone = world.ask("get", &format!("/api/v1/blobs/{absent}"), Some(&world.admin), &[], "").await;
     assert_eq!(gone.body["detail"], format!("no such blob: {absent}"), "nothing about where it would be");
     let named = crate::routes::download("a\"b\r\n\u{e4}.html", axum::body::Body::empty());
     assert_eq!(named.headers()["content-disposition"], "attachment; filename*=UTF-8''a%22b%0D%0A%C3%A4.html");
+}
+
+/// Its row stays, so that a client learns that it was there; its bytes are not found from its expiry on, swept or not.
+#[tokio::test]
+async fn an_expired_artifact_is_said_to_be_gone() {
+    let world = World::new(true).await;
+    let (run, artifact) = world.artifact("out/model", "weights").await;
+    let path = format!("/api/v1/runs/{run}/artifacts/{artifact}");
+    let there = world.ask("get", &path, Some(&world.admin), &[], "").await;
+    assert_eq!(there.status, StatusCode::OK, "{}", there.body);
+    let long_ago = move |tx: &mut engine::store::Tx| engine::store::artifact::date(tx, run, model::Timestamp(1));
+    world.engine.store.write(engine::store::Lane::Normal, "test.date", long_ago).await.unwrap();
+    let gone = world.ask("get", &path, Some(&world.admin), &[], "").await;
+    assert_eq!((gone.status, &gone.body["code"]), (StatusCode::GONE, &json!("gone")), "{}", gone.body);
+    assert!(is_problem(&gone), "{}", gone.body);
+    let listed = world.ask("get", &format!("/api/v1/runs/{run}/artifacts"), Some(&world.admin), &[], "").await;
+    assert_eq!(listed.body["data"][0]["path"], "out/model", "{}", listed.body);
 }
 
 #[tokio::test]

@@ -14,7 +14,7 @@ use std::str::FromStr;
 use wire::api::{CacheBody, SandboxBody, Submit};
 
 /// Three machines are tried at most, so that a longer list is a slip.
-const MAX_PROVIDERS: usize = 16;
+pub const MAX_PROVIDERS: usize = 16;
 
 pub(crate) fn is_of_agents(body: &Submit) -> bool {
     body.kind.as_deref() == Some(RunKind::Agents.as_str())

@@ -64,7 +64,7 @@ pub fn missing(tx: &mut Tx, org: OrgId, hashes: &[String], as_trees: bool) -> Re
 /// uploads lock rows in the same order.
 pub fn link(tx: &mut Tx, org: OrgId, tree: &str, children: &[Child<'_>]) -> Result<(), Failure> {
     for child in children {
-        tx.post(&PIN, args![org, child.hash, BY_ITS_TREE])?;
+        tx.post(&PIN, args![org, child.hash, BY_ITS_TREE, i64::from(child.is_tree)])?;
         tx.post(&LINK, args![org, tree, child.hash, i64::from(child.is_tree)])?;
     }
     Ok(())
@@ -111,7 +111,7 @@ pub fn touch(tx: &mut Tx, org: OrgId, hash: &str) -> Result<bool, Failure> {
 
 /// A snapshot needs this tree: it stays until `unpin`. Refused if not all of it is here.
 pub fn pin(tx: &mut Tx, org: OrgId, tree: &str) -> Result<(), Failure> {
-    if !is_tree_here(tx, org, tree)? || tx.exec(&PIN, &args![org, tree, BY_ITS_TREE])? == 0 {
+    if !is_tree_here(tx, org, tree)? || tx.exec(&PIN, &args![org, tree, BY_ITS_TREE, 1])? == 0 {
         return Err(Refused::Gone { what: "tree", why: format!("{tree} is not here as a whole") }.into());
     }
     Ok(())
@@ -200,7 +200,10 @@ const KEPT: Sql = Sql::new(
 );
 const IS_HERE: Sql =
     Sql::new("SELECT used_at FROM contents WHERE org_id = $1 AND hash = $2 AND going = 0 AND kept = 1 AND tree >= $3");
-const PIN: Sql = Sql::new("UPDATE contents SET used_at = $3 WHERE org_id = $1 AND hash = $2 AND going = 0");
+/// Only what can be linked: a pin without a link would never be taken away.
+const PIN: Sql = Sql::new(
+    "UPDATE contents SET used_at = $3 WHERE org_id = $1 AND hash = $2 AND going = 0 AND kept = 1 AND tree >= $4",
+);
 const LINK: Sql = Sql::new(
     "INSERT INTO content_edges (org_id, parent, child)
          SELECT org_id, $2, hash FROM contents

@@ -4,6 +4,7 @@ use super::usage;
 use crate::args::Line;
 use crate::control_plane::{API, ControlPlane};
 use crate::lookup;
+use crate::say;
 use crate::settings::{Flags, Settings};
 use clap::{CommandFactory as _, ValueHint};
 use clap_complete::engine::{ArgValueCompleter, CompletionCandidate};
@@ -164,7 +165,7 @@ impl Context {
             What::Below(what) => self.below(what),
             What::Files => Vec::new(),
         };
-        found.retain(|it| it.get_value().to_string_lossy().starts_with(current));
+        found.retain(|it| is_offered(&it.get_value().to_string_lossy(), current));
         found
     }
 
@@ -265,9 +266,15 @@ fn help(it: &Listed) -> Option<clap::builder::StyledStr> {
     if text.is_empty() { None } else { Some(text.into()) }
 }
 
-/// What others have written is shown without anything a terminal would obey.
+/// A value goes into the line as it is, so it cannot be written out as help is: one that a terminal would obey, or that could look like
+/// another, is not offered.
+fn is_offered(value: &str, current: &str) -> bool {
+    value.starts_with(current) && !value.chars().any(say::is_harmful)
+}
+
+/// What others have written is shown without anything a terminal would obey, or that turns the order of what follows.
 pub fn harmless(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
+    text.chars().map(|c| if say::is_harmful(c) { ' ' } else { c }).collect()
 }
 
 #[cfg(test)]
@@ -327,5 +334,18 @@ mod tests {
     #[test]
     fn nothing_a_terminal_obeys_is_shown() {
         assert_eq!(harmless("a\x1b[31mb\u{9b}c\n"), "a [31mb c ");
+        assert_eq!(harmless("a\u{202e}b\u{2028}c\u{feff}d\u{e0041}e"), "a b c d e");
+        for (name, offered) in [
+            ("train", true),
+            ("träin-二", true),
+            ("train\u{202e}gnp", false),
+            ("train\x1b[2J", false),
+            ("train\u{2028}", false),
+            ("tr\u{feff}ain", false),
+            ("tr\u{e0041}ain", false),
+        ] {
+            assert_eq!(is_offered(name, "tr"), offered, "{name:?}");
+        }
+        assert!(!is_offered("train", "x"));
     }
 }

@@ -305,6 +305,41 @@ fn every_setting_of_a_limit_is_in_the_table() {
     }
 }
 
+/// Bounds that need no row, with the reason.
+const NO_ROW: &[(&str, &str)] = &[
+    ("MAX_TITLE", "the title of a run in listings is cut there; nothing is refused"),
+    ("MOST_CREDITS", "a bound of a setting, which its refusal names"),
+];
+
+/// A limit that is met without having been announced costs its reader a failed run.
+#[test]
+fn every_bound_of_a_run_has_a_row() {
+    let own = std::fs::read_to_string(root().join("crates/cli/src/schema/tests.rs")).unwrap();
+    let (_, table) = own.split_once("\nfn limits() -> String {").unwrap();
+    let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let named: Vec<&str> = table.split(|c| !is_word(c)).collect();
+    let mut bounds = Vec::new();
+    for file in ["spec.rs", "spec/resources.rs", "tree.rs", "limits.rs"] {
+        let code = std::fs::read_to_string(root().join("crates/model/src").join(file)).unwrap();
+        for line in code.lines() {
+            let Some((_, rest)) = line.split_once("const ") else { continue };
+            let name = rest.split(|c| !is_word(c)).next().unwrap_or_default();
+            if name.starts_with("MAX_") || name.starts_with("MOST_") || name.ends_with("_BYTES") {
+                bounds.push(name.to_owned());
+            }
+        }
+    }
+    assert!(bounds.len() > 15 && bounds.iter().any(|name| name == "DOCUMENT_BYTES"), "{bounds:?}");
+    let silent: Vec<&String> = bounds
+        .iter()
+        .filter(|name| !named.contains(&name.as_str()) && NO_ROW.iter().all(|(exempt, _)| exempt != name))
+        .collect();
+    assert!(silent.is_empty(), "these have no row in `limits()`, and no reason in `NO_ROW`: {silent:?}");
+    for (exempt, _) in NO_ROW {
+        assert!(bounds.iter().any(|name| name == exempt) && !named.contains(exempt), "{exempt} needs no exemption");
+    }
+}
+
 fn limits() -> String {
     use wire::model::time::show_duration;
     use wire::model::{feature, hold, recovery, spec, tree};
@@ -317,7 +352,17 @@ fn limits() -> String {
         ("a secret's value", bytes(wire::model::limits::MAX_SECRET_BYTES), ""),
         ("standard input (`-i`)", bytes(spec::MAX_STDIN_BYTES as usize), ""),
         ("files, folders and links that are sent", tree::MAX_ENTRIES.to_string(), ""),
+        ("folders below one another", tree::MAX_DEPTH.to_string(), ""),
+        ("the name of a file or folder", bytes(tree::MAX_NAME_BYTES), ""),
+        ("the target of a symbolic link", bytes(tree::MAX_TARGET_BYTES), ""),
         ("names and hashes of one folder, as a JSON document", bytes(tree::DOCUMENT_BYTES as usize), ""),
+        ("one file that is sent or kept", bytes(server::BLOB_BYTES as usize), ""),
+        ("a plan, as a JSON document", format!("{} bytes", plan::MAX_DOCUMENT_BYTES), ""),
+        ("the body of any other request", bytes(server::BODY_BYTES), ""),
+        ("a pattern of `artifacts`, `working_dir`, the place of a file", bytes(spec::MAX_PATH_BYTES), ""),
+        ("files and folders of the workdir that are searched for artifacts", runner::SEARCHED_FILES.to_string(), ""),
+        ("`providers`", server::MAX_PROVIDERS.to_string(), ""),
+        ("`nodes`", spec::MAX_NODES.to_string(), ""),
         ("`init`", bytes(spec::MAX_INIT_BYTES), ""),
         ("`features`", feature::MAX_FEATURES.to_string(), ""),
         ("`cache.salt`", bytes(spec::MAX_SALT_BYTES), ""),

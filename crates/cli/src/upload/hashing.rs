@@ -234,6 +234,37 @@ mod tests {
         assert_ne!(hashed(dir.path(), &["a:t"]).await.root.tree, one.root.tree, "an empty folder is there too");
     }
 
+    /// What is remembered is wrong here, and nothing but the tree can tell: a file that were read again would be known by its bytes.
+    #[tokio::test]
+    async fn an_unchanged_file_is_not_read_again() {
+        let dir = place(&["t/known", "t/changed", "t/new"]);
+        let (sources, memory) = ([source("t", dir.path()).unwrap()], dir.path().join(".memory"));
+        let paths = [sources[0].path.clone()];
+        let (mut before, files) = (Memory::open(&memory, &[paths[0].as_path()]), walk(&sources, false).unwrap());
+        let false_hash = "f".repeat(64);
+        for (name, file) in files.files().filter(|(name, _)| *name != "t/new") {
+            let mut seen = file.clone();
+            seen.stamp.inode += u64::from(name == "t/changed");
+            before.learn(&seen, &false_hash, i64::MAX);
+        }
+        before.save(files.files().map(|(_, file)| file));
+        let again = hash(&walk(&sources, false).unwrap(), &memory, paths.to_vec()).await.unwrap().unwrap();
+        let entries = again.folders.iter().flat_map(|folder| &folder.tree.entries);
+        let hashes: BTreeMap<&str, &str> = entries
+            .filter_map(|entry| match &entry.node {
+                Node::File { hash, .. } => Some((entry.name.as_str(), hash.as_str())),
+                _ => None,
+            })
+            .collect();
+        let read = |name: &str| {
+            let bytes = std::fs::read(dir.path().join("t").join(name)).unwrap();
+            blake3::hash(&bytes).to_hex().to_string()
+        };
+        let (changed, new) = (read("changed"), read("new"));
+        let expected = [("changed", changed.as_str()), ("known", false_hash.as_str()), ("new", new.as_str())];
+        assert_eq!(hashes, BTreeMap::from(expected));
+    }
+
     #[tokio::test]
     async fn a_tree_is_counted_before_it_is_read() {
         let dir = place(&["t/a/x", "t/a/deep/er/y", "t/a-b", "t/c/x"]);

@@ -249,11 +249,26 @@ mod tests {
 
     #[test]
     fn what_is_no_file_is_refused_by_name() {
-        let dir = place(&["p/a"]);
-        nix::unistd::mkfifo(&dir.path().join("p/pipe"), nix::sys::stat::Mode::S_IRWXU).unwrap();
-        let complaint = walk(&[source("p", dir.path()).unwrap()], false).unwrap_err();
-        assert!(complaint.text.contains("pipe is a FIFO"), "{}", complaint.text);
-        assert_eq!(walk(&[source("p", dir.path()).unwrap()], true).unwrap_err().code, 2);
+        let dir = place(&["p/a", "s/a", "l/a"]);
+        let at = |name: &str| dir.path().join(name);
+        nix::unistd::mkfifo(&at("p/odd"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("s/odd")).unwrap();
+        symlink("/dev/null", at("l/odd")).unwrap();
+        for (named, what, follow) in [
+            ("p", "p/odd is a FIFO", false),
+            ("p", "p/odd is a FIFO", true),
+            ("p/odd", "p/odd is a FIFO", false),
+            ("s", "s/odd is a socket", false),
+            ("s/odd", "s/odd is a socket", false),
+            ("/dev/null:d/null", "/dev/null is a device", false),
+            // Followed, a link is what it leads to.
+            ("l", "l/odd is a device", true),
+            ("l/odd", "l/odd is a device", false),
+        ] {
+            let complaint = walk(&[source(named, dir.path()).unwrap()], follow).unwrap_err();
+            assert!(complaint.code == 2 && complaint.fix.is_some(), "{named}: {complaint}");
+            assert!(complaint.text.contains(what), "{named}: {}", complaint.text);
+        }
     }
 
     #[test]

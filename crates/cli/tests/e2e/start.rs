@@ -75,6 +75,51 @@ fn a_folder_keeps_its_modes_and_leaves_behind_what_git_ignores() {
 }
 
 #[test]
+fn links_and_empty_folders_arrive_and_a_link_out_of_the_tree_is_followed_when_asked() {
+    let home = Home::new();
+    home.write("outside/secret", "from outside\n");
+    let run = home.write("p/bin/run", "#!/bin/sh\ncat ../lib/data\n");
+    std::fs::set_permissions(run, std::fs::Permissions::from_mode(0o755)).unwrap();
+    home.write("p/lib/real", "found\n");
+    std::fs::create_dir_all(home.here().join("p/out/empty")).unwrap();
+    let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, home.here().join(name)).unwrap();
+    link("real", "p/lib/data");
+    link("../bin", "p/lib/bin");
+    let look =
+        "cd p; find . ! -type d -printf '%y %p %l\\n' | sed 's/ $//' | sort; rmdir out/empty && cd lib/bin && ./run";
+    let inside = home.run(&["--file", "p"], look);
+    assert_eq!(inside.out(), "f ./bin/run\nf ./lib/real\nl ./lib/bin ../bin\nl ./lib/data real\nfound\n", "{inside}");
+    link("../../outside/secret", "p/lib/leaves");
+    let refused = home.say(&["run", "--file", "p", "-c", "true"]);
+    assert_eq!(refused.code, 2, "{refused}");
+    for word in ["the link p/lib/leaves leads out of what is sent", "--follow-links"] {
+        assert!(refused.stderr.contains(word), "`{word}` is missing: {refused}");
+    }
+    std::fs::remove_file(home.here().join("p/lib/bin")).unwrap();
+    let followed = home.run(&["--file", "p", "--follow-links"], "cd p/lib; test ! -L leaves && cat leaves data");
+    assert_eq!((followed.code, &*followed.out()), (0, "from outside\nfound\n"), "{followed}");
+}
+
+/// More files than go into one pack and more names than go into one request; `scripts/files` does the same with 200,000 and measures it.
+#[test]
+fn a_folder_of_6000_long_names_arrives_whole_and_is_sent_once() {
+    const FILES: usize = 6_000;
+    let home = Home::new();
+    let long = "n".repeat(190);
+    for number in 0..FILES {
+        home.write(&format!("many/{long}-{number:05}"), number.to_string());
+    }
+    let line = ["--file", "many"];
+    let first = home.run(&line, "find many -type f | wc -l; cat many/*-00000 many/*-05999");
+    assert_eq!((first.code, &*first.out()), (0, "6000\n05999"), "{first}");
+    assert!(first.stderr.contains("6000 sent"), "{first}");
+    let again = home.run(&line, "find many -type f | wc -l");
+    assert_eq!((again.code, &*again.out()), (0, "6000\n"), "{again}");
+    assert!(again.stderr.contains("none sent"), "{again}");
+    assert_eq!(home.status("@last")["synced_blobs"], 0, "the machine has them too");
+}
+
+#[test]
 fn artifacts_are_what_the_globs_name_also_after_a_failure() {
     let home = Home::new();
     let flags = ["--artifact", "out/**", "--artifact", "*.bin"];

@@ -26,15 +26,52 @@ fn piped(session: &Session, line: &str, bytes: &[u8]) -> Output {
 
 const TAKES_200_MB: &str = "head -c 200000000 /dev/zero | tail -c 199000000 >/dev/null; echo $?";
 
+/// How many of its control groups hold the job back: the quota of the group around its own, which is where its limits are.
+const QUOTAS: &str = r#"tails=$(sed -n 's|.*:.*/\([^/]*/[^/][^/]*\)$|\1|p' /proc/self/cgroup | sort -u)
+for tail in $tails; do
+    find /sys/fs/cgroup -type d -path "*/$tail" | while read -r own; do
+        cat "$own/../cpu.cfs_quota_us" "$own/../cpu.max" 2>/dev/null
+    done
+done | grep -c '^[1-9]'"#;
+
+/// Whether limits are enforced on this host. `REPL_TEST_MUST=limits` says that they have to be.
+fn limits_are_enforced(session: &Session) -> bool {
+    let doctor = session.shell("repl doctor --json").output().unwrap().stdout;
+    let checks: serde_json::Value = serde_json::from_slice(&doctor).unwrap();
+    let limits = checks.as_array().unwrap().iter().find(|check| check["check"] == "limits").unwrap();
+    if limits["state"] == "fine" {
+        return true;
+    }
+    let must = std::env::var("REPL_TEST_MUST").unwrap_or_default();
+    assert!(!must.split(',').any(|it| it == "limits"), "REPL_TEST_MUST names limits, but {limits}");
+    eprintln!("SKIPPED (limits): {limits}");
+    false
+}
+
+#[test]
+fn a_limit_of_cpu_is_the_runs_own_and_not_the_machines() {
+    for first in ["", "--cpu 0.1"] {
+        let session = Session::new();
+        if !limits_are_enforced(&session) {
+            return;
+        }
+        std::fs::write(session.here().join("quotas"), QUOTAS).unwrap();
+        session.quietly(&format!("repl run {first} -c true"));
+        for (limit, groups) in [("", "0\n"), ("--cpu 0.1", "1\n"), ("", "0\n")] {
+            let (_, said, all) = typed(&session, &format!("repl run {limit} --file quotas -c 'sh quotas; true'"));
+            assert_eq!(said, groups, "first `{first}`, then `{limit}`: {all}");
+        }
+        let machines = session.json("repl instance ls --json");
+        assert_eq!(machines.as_array().unwrap().len(), 1, "all of them on one machine: {machines}");
+    }
+}
+
 #[test]
 fn limits_are_the_runs_own_and_not_the_machines() {
     for first in ["", "--memory 64MB"] {
         let session = Session::new();
-        let doctor = session.shell("repl doctor --json").output().unwrap().stdout;
-        let checks: serde_json::Value = serde_json::from_slice(&doctor).unwrap();
-        let limits = checks.as_array().unwrap().iter().find(|check| check["check"] == "limits").unwrap();
-        if limits["state"] != "fine" {
-            return eprintln!("SKIPPED: {limits}");
+        if !limits_are_enforced(&session) {
+            return;
         }
         session.quietly(&format!("repl run {first} -c true"));
         for (limit, code) in [("", "0\n"), ("--memory 64MB", "137\n"), ("", "0\n")] {

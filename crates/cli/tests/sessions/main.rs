@@ -405,7 +405,8 @@ fn what_people_type_is_understood_or_answered() {
     assert_eq!(ended.status.code(), Some(143));
     session.type_in("repl rm long");
     for size in ["8Mi", "8M", "8MB"] {
-        session.quietly(&format!("repl run --dry-run --json --memory {size} -c true"));
+        let plan = session.json(&format!("repl run --dry-run --json --memory {size} -c true"));
+        assert_eq!(plan["limits"]["memory_bytes"], 8 << 20, "{size}: {plan}");
     }
     transcript_is!(session);
 }

@@ -62,6 +62,30 @@ fn a_cloned_repository_gets_no_token_and_no_connection() {
     let doctor = session.shell("repl doctor").output().unwrap();
     assert_eq!(doctor.status.code(), Some(1), "it says what is wrong: {}", said(&doctor));
     heard_nothing(&listener);
+    let browser = session.here().join("../bin/browser");
+    std::fs::write(&browser, "#!/bin/sh\necho \"$@\" > opened\n").unwrap();
+    std::fs::set_permissions(&browser, std::fs::Permissions::from_mode(0o755)).unwrap();
+    // What these say is their own affair: some have nothing to do with an address.
+    for line in [
+        "repl complete bash 2 -- repl status ''",
+        "repl complete bash 3 -- repl artifact get ''",
+        "repl completion bash",
+        "repl login",
+        "repl login --list",
+        "echo rmd_typed | repl login --token-stdin",
+        "repl logout",
+        "repl control token",
+        "repl control status",
+        "BROWSER=browser repl ui",
+        "repl ui --print",
+    ] {
+        let output = session.shell(&format!("export REPL_TOKEN=rmd_mine; {line}")).output().unwrap();
+        assert!(matches!(output.status.code(), Some(0..=2)), "{line}: {}", said(&output));
+        let pages = line.contains("repl ui");
+        assert!(!pages || said(&output).contains("no token is kept"), "{line}: {}", said(&output));
+    }
+    assert!(!session.here().join("opened").exists(), "a page could ask for a token");
+    heard_nothing(&listener);
 }
 
 #[test]

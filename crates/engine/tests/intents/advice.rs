@@ -1,8 +1,8 @@
 //! What a person is told after an end: the reason by name, and only advice that will work.
 
-use crate::bench::{Bench, now, spec};
+use crate::bench::{Bench, now, shown, spec};
 use crate::money::spend_all_but;
-use engine::run::Action;
+use engine::run::{Action, Submission};
 use engine::why::Why;
 use model::run::RunStatus;
 use model::spec::RunSpec;
@@ -28,6 +28,22 @@ fn a_budget_that_is_used_up_is_answered_with_a_larger_one() {
     // What is refused is not advised.
     assert!(bench.act(run, Action::Retry { force: false }).is_err());
     assert!(!why.next.iter().any(|next| next.contains("repl retry") || next.contains("credits add")), "{:?}", why.next);
+}
+
+#[test]
+fn a_run_that_was_never_started_is_answered_with_the_command_that_starts_it() {
+    let mut bench = Bench::new();
+    let submission = Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: false };
+    let answer = now(bench.engine.submit(submission, None, shown())).unwrap();
+    let run: RunId = String::from_utf8(answer.body).unwrap().parse().unwrap();
+    bench.settle();
+    let created = why(&bench, run);
+    assert_eq!(created.summary, "it was created and never started");
+    assert_eq!(created.next, [format!("start it: repl start {run}")]);
+    // What is advised is accepted.
+    bench.act(run, Action::Start).unwrap();
+    bench.settle();
+    bench.expect_end(run, RunStatus::Completed, None);
 }
 
 #[test]

@@ -8,6 +8,7 @@ use model::run::RunStatus;
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Failure, Refused, RunId};
 use store::artifact::{Artifact, EntryKind};
+use store::blob::BlobName;
 
 fn running(bench: &mut Bench) -> (RunId, Job) {
     bench.runners.plan = Some(Plan::Run);
@@ -90,7 +91,7 @@ fn a_run_ends_with_every_upload_final_or_failed() {
 fn an_expired_artifact_is_gone_before_its_bytes_are() {
     let mut bench = Bench::brief();
     let (run, job) = running(&mut bench);
-    let [leased, other] = ["out/leased", "out/other"].map(|path| {
+    let [leased, other, unread] = ["out/leased", "out/other", "out/unread"].map(|path| {
         let artifact = announce(&bench, &job, path, 2, FILE).unwrap();
         upload(&bench, &artifact, b"ok").unwrap();
         artifact
@@ -103,12 +104,17 @@ fn an_expired_artifact_is_gone_before_its_bytes_are() {
     bench.jump(29 * MINUTE);
     now(bench.engine.open_artifact(bench.org, run, other.id)).unwrap();
     bench.jump(2 * MINUTE);
-    for artifact in [&leased, &other] {
+    for artifact in [&leased, &other, &unread] {
         let gone = now(bench.engine.open_artifact(bench.org, run, artifact.id)).err().unwrap();
         assert!(matches!(gone.refused(), Some(Refused::Gone { .. })), "no sweep is needed for that: {gone}");
     }
-    bench.advance(20 * MINUTE);
-    assert_eq!(listed(&bench, run)[0].1, "final", "a download may still be under way");
+    // A minute ago they expired: at the next sweep what nobody reads goes, and the rest stays.
+    bench.advance(19 * MINUTE);
+    let states: Vec<String> = listed(&bench, run).into_iter().map(|(_, state)| state).collect();
+    assert_eq!(states, ["final", "final", "deleted"], "a download of the others may still be under way");
+    let name = |artifact: &Artifact| BlobName::Artifact { org: bench.org, run, attempt: 1, artifact: artifact.id };
+    let has_bytes = [&leased, &other, &unread].map(|artifact| bench.engine.blobs.has(&name(artifact)).unwrap());
+    assert_eq!(has_bytes, [true, true, false]);
     bench.advance(2 * HOUR);
     assert!(listed(&bench, run).iter().all(|(_, state)| state == "deleted"));
     bench.advance(DAY);

@@ -29,6 +29,7 @@ mod inits;
 mod inputs;
 mod keys;
 mod large_outputs;
+mod large_trees;
 mod launch;
 mod limits;
 mod machines;

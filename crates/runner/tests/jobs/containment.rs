@@ -1,7 +1,7 @@
 //! Nothing of a job outlives its keeper, in each of the ways it can be held together here, and the job notices nothing of
 //! it. A way this host does not offer is skipped, with the reason on stderr.
 
-use crate::host::{JOB, NOBODY, RunnerUnderTest};
+use crate::host::{JOB, NOBODY, RunnerUnderTest, skip};
 use crate::stops::frozen;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -12,7 +12,7 @@ const WAYS: [&str; 3] = ["cgroup", "pidns", "sweep"];
 async fn house_held_by(way: &'static str) -> Option<RunnerUnderTest> {
     let found = runner::containment(Some(way));
     if found.way.word() != way {
-        eprintln!("SKIPPED: {way} is not to be had on this host: {:?}", found.passed_over);
+        skip("containment", &format!("{way} is not to be had on this host: {:?}", found.passed_over));
         return None;
     }
     let mut host = RunnerUnderTest::unstarted(|_| {});
@@ -30,7 +30,7 @@ pub async fn house_of_nobody() -> Option<RunnerUnderTest> {
     host.control.until("the runner registers", |state| state.session == 1).await;
     let way = host.control.see(|state| state.registers[0].containment.clone());
     if way.as_deref() != Some("pidns") {
-        eprintln!("SKIPPED: nobody's jobs are held by {way:?} on this host");
+        skip("containment", &format!("nobody's jobs are held by {way:?} on this host"));
         return None;
     }
     Some(host)

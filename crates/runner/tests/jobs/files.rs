@@ -73,6 +73,30 @@ async fn files_arrive_and_travel_only_once() {
     assert_eq!(host.control.see(|state| (state.blobs_served, state.packs_served)), (1, 4));
 }
 
+/// Jobs run as the user who owns the cache: what a job writes into its files must not reach the cached bytes, nor the files of another.
+#[tokio::test]
+async fn what_a_job_writes_into_its_files_no_other_job_sees() {
+    let host = RunnerUnderTest::new().await;
+    let (root, blobs) = tree(&[("data", b"original\n", 0o644)]);
+    host.control.change(|state| state.blobs = blobs);
+    let script =
+        "cat data; stat -c %h data; chmod u+w data; echo more >> data; tail -n 1 data; : > data; stat -c %s data";
+    let mut served = None;
+    for number in [1, 2] {
+        let mut job = host.job(script);
+        job.job = JobId(number);
+        job.workdir = format!("work_{number}");
+        job.files = Some(SyncTree { hash: root.clone(), inline: BTreeMap::new(), plain_modes: false });
+        host.ask(job);
+        host.control.until("its end", |state| state.ended(JobId(number)).is_some()).await;
+        host.control.see(|state| {
+            assert_eq!(state.log(JobId(number)).text(Stream::Stdout), "original\n1\nmore\n0\n", "job {number}");
+        });
+        let now = host.control.see(|state| (state.blobs_served, state.packs_served));
+        assert_eq!(*served.get_or_insert(now), now, "the second had it from the cache");
+    }
+}
+
 #[tokio::test]
 async fn a_small_tree_comes_with_the_order() {
     let host = RunnerUnderTest::new().await;

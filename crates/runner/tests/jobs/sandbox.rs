@@ -20,7 +20,7 @@ async fn started(mut host: RunnerUnderTest, as_nobody: bool) -> Option<RunnerUnd
     host.control.until("the runner registers", |state| state.session == 1).await;
     let told = host.control.see(|state| state.registers[0].sandbox.clone()).unwrap();
     if told.starts_with("none: ") {
-        eprintln!("SKIPPED: no sandbox on this host: {told}");
+        crate::host::skip("sandbox", &format!("there is no sandbox on this host: {told}"));
         return None;
     }
     assert!(told.starts_with("bubblewrap"), "{told}");

@@ -180,7 +180,7 @@ async fn a_runner_killed_while_two_steps_run_finds_both() {
 #[tokio::test]
 async fn steps_share_the_limits_of_their_job() {
     if runner::limits("memory").is_none() {
-        return eprintln!("SKIPPED: memory cannot be limited on this host");
+        return crate::host::skip("limits", "memory cannot be limited on this host");
     }
     let mut host = RunnerUnderTest::unstarted(|_| {});
     host.limits = Limits { cpu_milli: None, memory_bytes: Some(64 << 20) };

@@ -7,7 +7,9 @@ use engine::offer::{MAX_TOOL_NAME, MAX_TOOLS};
 use model::agent::AgentStatus;
 use model::feature::MAX_FEATURES;
 use model::run::{RunStatus, Ticket};
-use model::spec::{GPU_PATTERN, MAX_INIT_BYTES, MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent};
+use model::spec::{
+    GPU_PATTERN, MAX_INIT_BYTES, MAX_PATH_BYTES, MIN_MEMORY_BYTES, Network, OnLostControl, Priority, RetryEvent,
+};
 use model::step::StepStatus;
 use model::task::TaskStatus;
 use model::usage::UsageBy;
@@ -50,13 +52,13 @@ fn table() -> Vec<(&'static str, Value)> {
         ("Submit.plan", json!({ "type": ["object", "null"] })),
         ("Submit.env", json!({ "maxProperties": 500, "propertyNames": { "pattern": FREE_VARIABLE } })),
         ("Submit.secrets", json!({ "items": { "type": "string", "pattern": FREE_VARIABLE } })),
-        ("Submit.working_dir", json!({ "minLength": 1, "maxLength": 4096 })),
+        ("Submit.working_dir", json!({ "minLength": 1, "maxLength": MAX_PATH_BYTES })),
         ("Submit.init", json!({ "pattern": r"\S", "maxLength": MAX_INIT_BYTES })),
         (
             "Submit.features",
             json!({ "maxItems": MAX_FEATURES, "uniqueItems": true, "items": { "type": "string", "minLength": 1 } }),
         ),
-        ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": 4096 } })),
+        ("Submit.artifacts", json!({ "items": { "type": "string", "minLength": 1, "maxLength": MAX_PATH_BYTES } })),
         ("Submit.max_duration_ms", json!({ "minimum": 1 })),
         ("Submit.stop_duration_ms", json!({ "minimum": 0 })),
         ("Submit.hold_ms", json!({ "minimum": 0, "maximum": model::time::DAY })),
