@@ -85,7 +85,7 @@ async fn submit(engine: &Engine, org: OrgId, nodes: i64, gigabytes: i64) -> RunI
     .unwrap();
     let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
     let answer = engine
-        .submit(Submission { org, name: None, spec, plans: Default::default(), start: true }, None, render)
+        .submit(Submission { org, by: None, name: None, spec, plans: Default::default(), start: true }, None, render)
         .await
         .unwrap();
     String::from_utf8(answer.body).unwrap().parse().unwrap()
@@ -246,7 +246,7 @@ async fn submit_steps(engine: &Engine, org: OrgId, steps: Vec<StepPlan>) -> RunI
     let agents = vec![AgentPlan::new("one", vec![TaskPlan { parallel: 3, ..TaskPlan::new("all", steps) }])];
     let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
     let plans = Plans { agents, ..Plans::default() };
-    let submission = Submission { org, name: None, spec, plans, start: true };
+    let submission = Submission { org, by: None, name: None, spec, plans, start: true };
     let answer = engine.submit(submission, None, render).await.unwrap();
     String::from_utf8(answer.body).unwrap().parse().unwrap()
 }
@@ -482,7 +482,7 @@ async fn staged(engine: &Arc<Engine>, org: OrgId) {
             "call": { "caller": { "salt": number.to_string(), "errors": false } },
         }))
         .unwrap();
-        let submission = Submission { org, name: None, spec, plans: Default::default(), start: true };
+        let submission = Submission { org, by: None, name: None, spec, plans: Default::default(), start: true };
         let (engine, render) = (engine.clone(), render.clone());
         tokio::spawn(async move { engine.submit(submission, None, render).await.map(drop) })
     });

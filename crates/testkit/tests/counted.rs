@@ -101,7 +101,7 @@ impl ControlPlane {
         spec.plan = PlanRules { max_agents, ..PlanRules::default() };
         let plans = Plans { agents, ..Plans::default() };
         let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
-        let submission = Submission { org: self.org, name: None, spec, plans, start: true };
+        let submission = Submission { org: self.org, by: None, name: None, spec, plans, start: true };
         let answer = self.engine.submit(submission, None, render).await.unwrap();
         String::from_utf8(answer.body).unwrap().parse().unwrap()
     }
