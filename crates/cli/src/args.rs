@@ -248,4 +248,32 @@ mod tests {
         }
         check(&Line::command());
     }
+
+    /// The page of a run names a command beside each of its buttons: each is one that this program understands.
+    #[test]
+    fn the_commands_that_pages_name_are_understood() {
+        let table: [(&str, &str, Option<&str>, &[&str]); 10] = [
+            ("created", "task", None, &["start", "cancel"]),
+            ("pending", "task", None, &["pause", "cancel"]),
+            ("running", "agents", None, &["pause", "cancel"]),
+            ("paused", "agents", None, &["resume", "cancel"]),
+            ("resuming", "task", None, &["pause", "cancel"]),
+            ("retrying", "task", None, &["pause", "cancel"]),
+            ("failed", "task", Some("alc_9ix"), &["retry", "extend", "release"]),
+            ("completed", "task", Some("alc_9ix"), &["extend", "release"]),
+            ("cancelled", "task", None, &[]),
+            ("running", "external", None, &["pause", "cancel"]),
+        ];
+        for (status, kind, kept, acts) in table {
+            let commands = server::run_commands("run_9ix", status, kind, kept);
+            let words: Vec<&str> = commands.iter().filter_map(|line| line.split(' ').nth(1)).collect();
+            let again = if kind == "external" { &["artifact"][..] } else { &["artifact", "run"] };
+            assert_eq!(words, [&["status", "logs"][..], acts, again].concat(), "{status} {kind}");
+            for line in commands {
+                if let Err(error) = Line::try_parse_from(line.split(' ')) {
+                    panic!("{line}: {error}");
+                }
+            }
+        }
+    }
 }

@@ -4,7 +4,7 @@ use crate::instance::ASK_AGAIN_MS;
 use crate::run::KeyedResponse;
 use crate::run_tx::{RunTx, Tracked};
 use crate::transition::slot_event;
-use crate::{Engine, EngineContext};
+use crate::{Actor, Engine, EngineContext};
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::hold::Extension;
 use model::instance::{Instance, InstanceStatus};
@@ -117,15 +117,15 @@ impl Engine {
     /// Prolongs a hold. The org pays for it ahead where the machine costs money.
     pub async fn extend(
         &self,
-        org: OrgId,
+        actor: impl Into<Actor>,
         id: AllocationId,
         ms: Option<i64>,
         key: Option<Key>,
         render: SlotRender,
     ) -> Result<KeyedResponse, Failure> {
-        let context = self.context.clone();
+        let (context, actor) = (self.context.clone(), actor.into());
         self.keyed(Lane::Normal, "allocation.extend", key, 200, move |tx| {
-            let slot = extended(tx, &context, org, id, ms)?;
+            let slot = extended(tx, &context, &actor, id, ms)?;
             Ok(render(&snapshot(tx, &context, slot)?))
         })
         .await
@@ -134,14 +134,14 @@ impl Engine {
     /// A person gives the hold up.
     pub async fn release(
         &self,
-        org: OrgId,
+        actor: impl Into<Actor>,
         id: AllocationId,
         key: Option<Key>,
         render: SlotRender,
     ) -> Result<KeyedResponse, Failure> {
-        let context = self.context.clone();
+        let (context, actor) = (self.context.clone(), actor.into());
         self.keyed(Lane::Normal, "allocation.release", key, 200, move |tx| {
-            let slot = released(tx, org, id)?;
+            let slot = released(tx, &actor, id)?;
             Ok(render(&snapshot(tx, &context, slot)?))
         })
         .await
@@ -169,10 +169,7 @@ impl Engine {
 }
 
 fn snapshot(tx: &mut Tx, context: &EngineContext, allocation: Allocation) -> Result<AllocationOverview, Failure> {
-    let run = match allocation.job {
-        Some(job) => store::job::find(tx, job)?.map(|job| job.run),
-        None => None,
-    };
+    let run = run_of(tx, &allocation)?;
     let instance = store::instance::find(tx, allocation.instance)?;
     let path = instance.and_then(|i| {
         let handle = adapters::Handle(i.handle?);
@@ -184,10 +181,11 @@ fn snapshot(tx: &mut Tx, context: &EngineContext, allocation: Allocation) -> Res
 fn extended(
     tx: &mut Tx,
     context: &EngineContext,
-    org: OrgId,
+    actor: &Actor,
     id: AllocationId,
     ms: Option<i64>,
 ) -> Result<Allocation, Failure> {
+    let org = actor.org;
     let known = owned(tx, org, id)?;
     let instance = crate::idle_billing::pay_for(tx, known.instance, org)?;
     let slot = owned(tx, org, id)?; // after its account has paid
@@ -209,12 +207,18 @@ fn extended(
     let next = crate::idle_billing::reserve_extension(tx, context, instance.as_ref(), next, hold.until, until);
     let next = slot_event(tx, next, AllocationEvent::HoldExtended { until })?;
     tx.hint(Hint::Instance(next.instance));
-    let body = store::body!({ "allocation": id, "until": until });
-    tx.event(NewEvent { org, run: None, kind: "allocation.extended", body });
+    let (run, body) = (run_of(tx, &next)?, store::body!({ "allocation": id, "until": until, "by": actor.by }));
+    tx.event(NewEvent { org, run, kind: "allocation.extended", body });
     Ok(next)
 }
 
-pub(crate) fn released(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allocation, Failure> {
+/// The run whose folder the slot keeps: what is done to it is told among the run's events.
+pub(crate) fn run_of(tx: &mut Tx, slot: &Allocation) -> Result<Option<RunId>, Failure> {
+    Ok(slot.job.map(|job| store::job::find(tx, job)).transpose()?.flatten().map(|job| job.run))
+}
+
+pub(crate) fn released(tx: &mut Tx, actor: &Actor, id: AllocationId) -> Result<Allocation, Failure> {
+    let org = actor.org;
     let slot = owned(tx, org, id)?;
     if slot.status != AllocationStatus::Complete && slot.hold().is_none() {
         let why = format!("{id} is {}: only a finished allocation can be released", slot.status);
@@ -224,6 +228,10 @@ pub(crate) fn released(tx: &mut Tx, org: OrgId, id: AllocationId) -> Result<Allo
     let (at, slot) = (tx.at(), owned(tx, org, id)?); // after its account has paid
     tx.wake(WorkKind::Allocation, id.0, at);
     tx.wake(WorkKind::Instance, slot.instance.0, at); // it may have waited for this hold alone
+    if slot.hold().is_some() {
+        let (run, body) = (run_of(tx, &slot)?, store::body!({ "allocation": id, "by": actor.by }));
+        tx.event(NewEvent { org, run, kind: "allocation.released", body });
+    }
     end_hold(tx, &slot)
 }
 

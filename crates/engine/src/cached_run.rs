@@ -79,7 +79,8 @@ impl Engine {
             }
             run.call = Some(called);
             let mut run_tx = RunTx::fresh(tx, &context, run, submission.spec.content());
-            run_tx.publish("run.created", store::body!({ "name": run_tx.run.name, "status": "created" }));
+            run_tx.by.clone_from(&submission.by);
+            run_tx.created();
             if let Some(answer) = answer {
                 run_tx.replay(&answer)?;
             }

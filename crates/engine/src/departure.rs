@@ -197,7 +197,7 @@ fn end_holds(tx: &mut Tx, provider: &str) -> Result<(), Failure> {
     for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == provider) {
         for instance in store::provider::still_known(tx, pool.id)? {
             for slot in store::allocation::kept_on(tx, instance)?.iter().filter(|slot| slot.hold().is_some()) {
-                crate::allocation::released(tx, slot.org, slot.id)?;
+                crate::allocation::released(tx, &slot.org.into(), slot.id)?;
             }
         }
     }

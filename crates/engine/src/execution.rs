@@ -306,7 +306,7 @@ impl Engine {
                 store::work::hold(tx, &item)?;
                 let found = store::run::find(tx, run)?.filter(|run| !run.status.is_end());
                 let Some(found) = found else { return Ok(()) };
-                act(tx, &context, found.org, run, Action::Cancel { abort: false })
+                act(tx, &context, &found.org.into(), run, Action::Cancel { abort: false })
             })
             .await
     }
@@ -434,7 +434,7 @@ fn submit_backend(
     store::content::use_by(tx, it.org, run, &crate::run::contents(spec))?;
     let run = Run::created(run, it.org, name, spec.terms(), at);
     let mut run_tx = RunTx::fresh(tx, context, run, spec.content());
-    run_tx.publish("run.created", store::body!({ "name": run_tx.run.name, "status": "created" }));
+    run_tx.created();
     run_tx.run_event(RunEvent::Started)?;
     run_tx.close().map(drop)
 }

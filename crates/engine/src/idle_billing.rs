@@ -143,7 +143,7 @@ pub(crate) fn reconcile(tx: &mut Tx, context: &EngineContext, instance: &mut Ins
 fn unpaid_hold(tx: &mut Tx, id: AllocationId, needed: Credits, available: Credits) -> Result<(), Failure> {
     let slot = store::allocation::find(tx, id)?.ok_or_else(|| Refused::not_found("allocation", id))?;
     let body = store::body!({ "allocation": id, "needed": needed.to_string(), "available": available.to_string() });
-    let run = slot.job.map(|job| store::job::find(tx, job)).transpose()?.flatten().map(|job| job.run);
+    let run = crate::allocation::run_of(tx, &slot)?;
     tx.event(NewEvent { org: slot.org, run, kind: "allocation.hold_unpaid", body });
     let at = tx.at();
     tx.wake(WorkKind::Allocation, id.0, at);

@@ -273,6 +273,7 @@ pub(crate) fn ended_by_a_person(
         Some(job) => {
             let mut run_tx = RunTx::open(tx, context, job.run)?;
             let ends_now = run_tx.run.termination.is_none();
+            run_tx.by = Some(by.to_owned());
             run_tx.run_event(RunEvent::CancelAsked { abort: true })?;
             if ends_now {
                 let mut run = run_tx.run.clone();

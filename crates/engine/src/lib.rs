@@ -1,6 +1,7 @@
 //! Intents, nodes, reconcilers, settlement. Every writing transaction of the control plane is a function here.
 //! Time arrives with the transaction; the engine never sleeps, never asks the time and never prints.
 
+mod actor;
 mod agent;
 pub mod allocation;
 pub mod artifact;
@@ -77,6 +78,7 @@ pub mod why;
 pub mod work;
 pub mod workflow;
 
+pub use actor::Actor;
 pub use adapters;
 pub use adapters::{Capabilities, Provider, Tool};
 pub use config::Config;

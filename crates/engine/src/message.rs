@@ -1,15 +1,15 @@
 //! Messages of people to agents that talk with a model. A message is a row first; the next turn of the agent's dialogue takes it, in the
 //! commit that begins the turn.
 
-use crate::Engine;
 use crate::durable::{Asker, open};
 use crate::run::KeyedResponse;
 use crate::run_tx::RunTx;
+use crate::{Actor, Engine};
 use model::agent::{Agent, AgentKind};
 use model::hierarchy::Pick;
 use model::spec::RunKind;
 use model::step::ToolKind;
-use model::{Failure, MessageId, OrgId, Refused, RunId};
+use model::{Failure, MessageId, Refused, RunId};
 use std::sync::Arc;
 use store::Lane;
 use store::idempotency::Key;
@@ -32,7 +32,7 @@ impl Engine {
     /// Stores text for an agent of a run: the one of this name or id, or the only one that talks with a model.
     pub async fn send_message(
         &self,
-        org: OrgId,
+        actor: impl Into<Actor>,
         run: RunId,
         agent: Option<String>,
         text: String,
@@ -45,9 +45,10 @@ impl Engine {
         if text.len() > MAX_MESSAGE_BYTES {
             return Err(Refused::TooLarge { what: "the text", limit: "16 KiB".into() }.into());
         }
-        let context = self.context.clone();
+        let (context, actor) = (self.context.clone(), actor.into());
         self.keyed(Lane::Normal.of(run), "message.send", key, 201, move |tx| {
-            let mut run_tx = open(tx, &context, Asker::Org(org), run)?;
+            let mut run_tx = open(tx, &context, Asker::Org(actor.org), run)?;
+            run_tx.by.clone_from(&actor.by);
             let message = run_tx.send(agent.as_deref(), &text)?;
             run_tx.close()?;
             Ok(render(&message))
@@ -76,7 +77,7 @@ impl RunTx<'_> {
             text: text.to_owned(),
         };
         store::message::insert(self.tx, &message)?;
-        let body = store::body!({ "message": message.id, "agent": message.agent, "text": message.text });
+        let body = store::body!({ "message": message.id, "agent": message.agent, "text": message.text, "by": self.by });
         self.publish("message.sent", body);
         Ok(message)
     }

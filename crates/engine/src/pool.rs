@@ -431,7 +431,7 @@ mod tests {
             "priority": "normal", "on_lost_control": "finish", "failure_mode": "fail-fast",
         }))
         .unwrap();
-        Submission { org, name: None, spec, plans: Default::default(), start: true }
+        Submission { org, by: None, name: None, spec, plans: Default::default(), start: true }
     }
 
     fn context(max_instances: i64) -> Arc<EngineContext> {

@@ -138,6 +138,7 @@ impl Engine {
         self.keyed(turn, "question.answer", key, 200, move |tx| {
             let run = owned(tx, org, kind, id)?.run;
             let mut run_tx = RunTx::open(tx, &context, run)?;
+            run_tx.by = Some(word.by.clone());
             run_tx.hear(id, &word)?;
             run_tx.close()?;
             let question = owned(tx, org, kind, id)?;

@@ -4,7 +4,7 @@ use crate::command;
 use crate::planner::PLANNERS_VERSION;
 use crate::run_tx::RunTx;
 use crate::view::{self, RunSnapshot};
-use crate::{Engine, EngineContext};
+use crate::{Actor, Engine, EngineContext};
 use model::bug;
 use model::job_counters::JobPick;
 use model::plan::{AgentPlan, RunPlan};
@@ -23,6 +23,8 @@ pub(crate) const LOOK_AGAIN_MS: i64 = 5 * model::time::SECOND;
 #[derive(Debug, Clone)]
 pub struct Submission {
     pub org: OrgId,
+    /// Who submits it, in words.
+    pub by: Option<String>,
     pub name: Option<String>,
     pub spec: RunSpec,
     pub plans: Plans,
@@ -114,7 +116,8 @@ impl Engine {
             use_contents(tx, run.id, &submission)?;
             keep_plans(tx, run.id, &submission.plans)?;
             let mut run_tx = RunTx::fresh(tx, &context, run, submission.spec.content());
-            run_tx.publish("run.created", store::body!({ "name": run_tx.run.name, "status": "created" }));
+            run_tx.by.clone_from(&submission.by);
+            run_tx.created();
             if submission.start {
                 run_tx.run_event(RunEvent::Started)?;
             } else {
@@ -127,15 +130,15 @@ impl Engine {
 
     pub async fn act_on(
         &self,
-        org: OrgId,
+        actor: impl Into<Actor>,
         id: RunId,
         action: Action,
         key: Option<Key>,
         render: Render,
     ) -> Result<KeyedResponse, Failure> {
-        let context = self.context.clone();
+        let (context, actor) = (self.context.clone(), actor.into());
         self.keyed(Lane::Normal.of(id), "run.act", key, 200, move |tx| {
-            act(tx, &context, org, id, action)?;
+            act(tx, &context, &actor, id, action)?;
             Ok(render(&view::snapshot(tx, id)?))
         })
         .await
@@ -194,26 +197,26 @@ impl Engine {
         Ok(known.map(|(status, body)| KeyedResponse { status, body, replayed: true }))
     }
 
-    async fn cancel(&self, org: OrgId, id: RunId, abort: bool) -> Result<(), Failure> {
+    async fn cancel(&self, actor: Actor, id: RunId, abort: bool) -> Result<(), Failure> {
         let context = self.context.clone();
         self.store
-            .write(Lane::Normal.of(id), "run.act", move |tx| act(tx, &context, org, id, Action::Cancel { abort }))
+            .write(Lane::Normal.of(id), "run.act", move |tx| act(tx, &context, &actor, id, Action::Cancel { abort }))
             .await
     }
 
-    pub async fn delete(&self, org: OrgId, id: RunId) -> Result<(), Failure> {
-        let context = self.context.clone();
+    pub async fn delete(&self, actor: impl Into<Actor>, id: RunId) -> Result<(), Failure> {
+        let (context, actor) = (self.context.clone(), actor.into());
         self.store
             .write(Lane::Normal.of(id), "run.delete", move |tx| {
-                let mut run_tx = open_owned(tx, &context, org, id)?;
+                let mut run_tx = open_for(tx, &context, &actor, id)?;
                 run_tx.run_event(RunEvent::Deleted)?;
                 run_tx.close().map(drop)
             })
             .await
     }
 
-    /// Ends everything that is open, for an owner who closes the shop.
-    pub async fn cancel_everything(&self) -> Result<i64, Failure> {
+    /// Ends everything that is open, of every org, for an owner who closes the shop. `by` is the owner's token in words.
+    pub async fn cancel_everything(&self, by: &str) -> Result<i64, Failure> {
         let orgs = self.store.read("org.page", |tx| store::org::page(tx, OrgId(0), 1000)).await?;
         let mut cancelled = 0;
         for org in orgs {
@@ -224,7 +227,8 @@ impl Engine {
                 let Some(last) = page.last() else { break };
                 before = last.id.0;
                 for run in &page {
-                    match self.cancel(org.id, run.id, true).await {
+                    let owner = Actor { org: org.id, by: Some(by.to_owned()) };
+                    match self.cancel(owner, run.id, true).await {
                         Ok(()) => cancelled += 1,
                         Err(Failure::Refused(Refused::NotFrom { .. } | Refused::NotFound { .. })) => {} // ended meanwhile
                         Err(failure) => return Err(failure),
@@ -416,8 +420,14 @@ fn record(tx: &mut Tx, key: Option<&Key>, status: i64, body: Vec<u8>) -> Result<
     Ok(KeyedResponse { status, body, replayed: false })
 }
 
-pub(crate) fn act(tx: &mut Tx, context: &EngineContext, org: OrgId, id: RunId, action: Action) -> Result<(), Failure> {
-    let mut run_tx = open_owned(tx, context, org, id)?;
+pub(crate) fn act(
+    tx: &mut Tx,
+    context: &EngineContext,
+    actor: &Actor,
+    id: RunId,
+    action: Action,
+) -> Result<(), Failure> {
+    let mut run_tx = open_for(tx, context, actor, id)?;
     refuse_to_run_caller(&run_tx, action)?;
     match action {
         Action::Start => run_tx.run_event(RunEvent::Started)?,
@@ -491,16 +501,18 @@ fn give_up_silent_jobs(run_tx: &mut RunTx<'_>) -> Result<bool, Failure> {
     Ok(!silent.is_empty())
 }
 
-pub(crate) fn open_owned<'t>(
+/// A run of the actor's org. Its events say who asked.
+pub(crate) fn open_for<'t>(
     tx: &'t mut Tx,
     context: &'t EngineContext,
-    org: OrgId,
+    actor: &Actor,
     id: RunId,
 ) -> Result<RunTx<'t>, Failure> {
-    let run_tx = RunTx::open(tx, context, id)?;
-    if run_tx.run.org != org && !bug!(org_unchecked) {
+    let mut run_tx = RunTx::open(tx, context, id)?;
+    if run_tx.run.org != actor.org && !bug!(org_unchecked) {
         return Err(Refused::not_found("run", id).into()); // another org's run does not exist
     }
+    run_tx.by.clone_from(&actor.by);
     Ok(run_tx)
 }
 

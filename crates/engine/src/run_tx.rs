@@ -63,6 +63,8 @@ pub(crate) struct RunTx<'t> {
     pub(crate) tx: &'t mut Tx,
     pub(crate) context: &'t EngineContext,
     pub(crate) at: Timestamp,
+    /// Whose request this transaction carries out, in words: the run's events say it.
+    pub(crate) by: Option<String>,
     pub(crate) run: Run,
     mark: Mark,
     /// Of a run that is being submitted.
@@ -126,6 +128,7 @@ impl<'t> RunTx<'t> {
             tx,
             context,
             at,
+            by: None,
             run,
             mark: Mark::Clean,
             content: None,
@@ -290,6 +293,11 @@ impl<'t> RunTx<'t> {
 
     pub(crate) fn publish(&mut self, kind: &'static str, body: store::event::Body) {
         self.tx.event(NewEvent { org: self.run.org, run: Some(self.run.id), kind, body });
+    }
+
+    /// The first event of a run.
+    pub(crate) fn created(&mut self) {
+        self.publish("run.created", store::body!({ "name": self.run.name, "status": "created", "by": self.by }));
     }
 
     /// A moment that has passed is now: a deadline is asked for as if we had never been away.

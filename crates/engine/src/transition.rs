@@ -55,6 +55,7 @@ impl RunTx<'_> {
                 let body = store::body!({
                     "status": run.status, "attempt": run.attempt, "name": run.name, "outcome": run.outcome, "exit_code": run.exit_code,
                     "reason": run.termination.as_ref().map(|t| t.reason), "last_error": run.last_error, "retry_at": run.retry_at,
+                    "by": self.by,
                 });
                 self.publish(kind, body);
                 Ok(())

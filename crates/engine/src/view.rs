@@ -85,15 +85,15 @@ impl Engine {
         self.store.read("run.list", move |tx| store::run::page_shown(tx, org, which, before, limit)).await
     }
 
-    /// Of the newest runs, those whose name or command holds this text.
+    /// Of the newest runs, those of this kind whose name or command holds this text.
     pub async fn search_runs(
         &self,
         org: OrgId,
-        text: String,
+        (which, text): (Which, String),
         before: i64,
         limit: i64,
     ) -> Result<Vec<RunSnapshot>, Failure> {
-        self.store.read("run.found", move |tx| store::run::page_found(tx, org, &text, before, limit)).await
+        self.store.read("run.found", move |tx| store::run::page_found(tx, org, (which, &text), before, limit)).await
     }
 
     /// A run, and the document of a run of agents as it was submitted.

@@ -14,7 +14,7 @@ pub use model::workflow::topology;
 use crate::intents::{self, cleanup_manifest, create_snapshot, launch_run, terminate_instance};
 use crate::run::KeyedResponse;
 use crate::run_tx::RunTx;
-use crate::{Engine, EngineContext};
+use crate::{Actor, Engine, EngineContext};
 use model::job::{Job, JobStatus};
 use model::manifest::Manifest;
 use model::run::RunEvent;
@@ -72,16 +72,16 @@ impl Engine {
     /// Cancelling what launches a run is cancelling the run; what terminates a machine is not called back.
     pub async fn cancel_workflow(
         &self,
-        org: OrgId,
+        actor: impl Into<Actor>,
         id: WorkflowId,
         reason: Option<String>,
         key: Option<Key>,
         render: WorkflowRender,
     ) -> Result<KeyedResponse, Failure> {
         let reason = reason.map(|reason| checked_reason(&reason)).transpose()?;
-        let context = self.context.clone();
+        let (context, actor) = (self.context.clone(), actor.into());
         self.keyed(Lane::Normal, "run.act", key, 200, move |tx| {
-            let workflow = owned(tx, org, id)?;
+            let workflow = owned(tx, actor.org, id)?;
             if workflow.status.is_end() {
                 return Ok(render(&workflow));
             }
@@ -90,7 +90,7 @@ impl Engine {
                 return Err(Refused::Conflict { why }.into());
             };
             let job = store::job::find(tx, job)?.ok_or_else(|| Refused::not_found("job", job))?;
-            let mut run_tx = crate::run::open_owned(tx, &context, org, job.run)?;
+            let mut run_tx = crate::run::open_for(tx, &context, &actor, job.run)?;
             if let Some(reason) = reason.clone() {
                 let wanted = WorkflowEvent::CancelWanted { reason };
                 if let Outcome::Moved { next, .. } = model::workflow::apply(&workflow, &wanted, run_tx.at)? {
@@ -99,7 +99,7 @@ impl Engine {
             }
             run_tx.run_event(RunEvent::CancelAsked { abort: false })?;
             run_tx.close()?;
-            Ok(render(&owned(tx, org, id)?))
+            Ok(render(&owned(tx, actor.org, id)?))
         })
         .await
     }
@@ -107,23 +107,23 @@ impl Engine {
     /// A new workflow with the same input: a failed one is never changed.
     pub async fn retry_workflow(
         &self,
-        org: OrgId,
+        actor: impl Into<Actor>,
         id: WorkflowId,
         key: Option<Key>,
         render: WorkflowRender,
     ) -> Result<KeyedResponse, Failure> {
-        let context = self.context.clone();
+        let (context, actor) = (self.context.clone(), actor.into());
         self.keyed(Lane::Normal, "instance.terminate", key, 200, move |tx| {
-            let workflow = owned(tx, org, id)?;
+            let workflow = owned(tx, actor.org, id)?;
             if workflow.status != WorkflowStatus::Failed {
                 let why = format!("only a failed workflow can be tried again, and {id} is {}", workflow.status);
                 return Err(Refused::Conflict { why }.into());
             }
             let begun = match workflow.intent {
-                Intent::LaunchRun => launch_again(tx, &context, &workflow)?,
+                Intent::LaunchRun => launch_again(tx, &context, &actor, &workflow)?,
                 Intent::TerminateInstance => {
                     let instance = workflow.instance.ok_or_else(|| Refused::not_found("instance", id))?;
-                    terminate_instance::begin_again(tx, instance, "asked again")?
+                    terminate_instance::begin_again(tx, instance, &actor.said("asked again"))?
                 }
                 Intent::CreateSnapshot => create_snapshot::begin_again(tx, &workflow)?,
                 Intent::CleanupManifest => cleanup_manifest::begin_again(tx, &workflow)?,
@@ -154,7 +154,7 @@ impl Engine {
 }
 
 /// Another launch-run for the same job, while the job is open and has no machine (R146).
-fn launch_again(tx: &mut Tx, context: &EngineContext, failed: &Workflow) -> Result<WorkflowId, Failure> {
+fn launch_again(tx: &mut Tx, context: &EngineContext, actor: &Actor, failed: &Workflow) -> Result<WorkflowId, Failure> {
     let job = failed.job.map(|job| store::job::find(tx, job)).transpose()?.flatten();
     let job = job.ok_or_else(|| Refused::not_found("job", failed.id))?;
     let mut run_tx = RunTx::open(tx, context, job.run)?;
@@ -169,6 +169,8 @@ fn launch_again(tx: &mut Tx, context: &EngineContext, failed: &Workflow) -> Resu
     let begun = WorkflowId(run_tx.tx.next_id());
     run_tx.set_job(Job { workflow: begun, ..job.clone() })?;
     launch_run::begin(&mut run_tx, job.id, begun)?;
+    let body = store::body!({ "job": job.id, "workflow": begun, "instead_of": failed.id, "by": actor.by });
+    run_tx.publish("workflow.retried", body);
     run_tx.to_place.push_back(job.id);
     run_tx.close()?;
     Ok(begun)

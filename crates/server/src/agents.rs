@@ -49,7 +49,7 @@ pub(crate) fn submission(context: &EngineContext, org: OrgId, body: Submit) -> R
     spec.check()?;
     let name = body.name.or(compiled.name.clone());
     let warnings = checked.warnings.iter().map(ToString::to_string).collect();
-    let submission = Submission { org, name, spec, plans: plans(compiled, document)?, start: body.start };
+    let submission = Submission { org, by: None, name, spec, plans: plans(compiled, document)?, start: body.start };
     Ok(Asked { submission, estimate, warnings })
 }
 

@@ -36,11 +36,11 @@ pub(crate) async fn extend(
     Path(slot): Path<String>,
     asked: Asked<ExtendBody>,
 ) -> HandlerResult {
-    let (slot, org): (AllocationId, _) = (id("allocation", &slot)?, writer.org());
+    let (slot, key): (AllocationId, _) = (id("allocation", &slot)?, asked.key(writer.org()));
     if asked.value.duration_ms.is_some_and(|ms| ms <= 0) {
         return Err(model::Refused::invalid("duration", "must be longer than nothing, e.g. 2h").into());
     }
-    answered(state.engine.extend(org, slot, asked.value.duration_ms, asked.key(org), render()).await?)
+    answered(state.engine.extend(&writer.0, slot, asked.value.duration_ms, key, render()).await?)
 }
 
 pub(crate) async fn release(
@@ -49,8 +49,8 @@ pub(crate) async fn release(
     Path(slot): Path<String>,
     asked: Asked<Nothing>,
 ) -> HandlerResult {
-    let (slot, org): (AllocationId, _) = (id("allocation", &slot)?, writer.org());
-    answered(state.engine.release(org, slot, asked.key(org), render()).await?)
+    let (slot, key): (AllocationId, _) = (id("allocation", &slot)?, asked.key(writer.org()));
+    answered(state.engine.release(&writer.0, slot, key, render()).await?)
 }
 
 fn render() -> SlotRender {

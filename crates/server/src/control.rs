@@ -70,7 +70,7 @@ pub(crate) async fn stop(State(state): State<Shared>, admin: Admin, asked: Asked
         return answered(answer);
     }
     let mut hints = state.engine.store.hints();
-    let cancelled_runs = if asked.value.all { state.engine.cancel_everything().await? } else { 0 };
+    let cancelled_runs = if asked.value.all { state.engine.cancel_everything(&admin.0.described()).await? } else { 0 };
     let closed = tokio::time::timeout(CLOSES_WITHIN, async {
         loop {
             let ending = state.engine.retire_idle().await?;

@@ -16,9 +16,9 @@ pub(crate) async fn send(
     asked: Asked<SendMessage>,
 ) -> HandlerResult {
     let SendMessage { agent, text } = asked.value.clone();
-    let (org, key) = (writer.org(), asked.key(writer.org()));
+    let key = asked.key(writer.org());
     let render = Arc::new(|message: &Message| serde_json::to_vec(&view(message)).expect("a view is plain data"));
-    answered(state.engine.send_message(org, id("run", &run)?, agent, text, key, render).await?)
+    answered(state.engine.send_message(&writer.0, id("run", &run)?, agent, text, key, render).await?)
 }
 
 fn view(message: &Message) -> MessageView {

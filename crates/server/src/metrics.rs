@@ -20,6 +20,8 @@ pub(crate) async fn metrics(State(state): State<Shared>, _: Admin) -> HandlerRes
     let failures = state.failures.load(Ordering::Relaxed).max(0) as u64;
     let about = "Requests answered 500: a panic, or a failure inside the control plane.";
     family(&mut text, "counter", "remuda_request_failures_total", about, [(String::new(), failures)]);
+    let about = "Streams that keep web pages up to date: one a browser.";
+    family(&mut text, "gauge", "remuda_page_streams", about, [(String::new(), state.pages.open_streams())]);
     let waits = state.engine.context.presence.durable_waits();
     let about = "Times the runners of this control plane waited for their disk, as they say.";
     family(&mut text, "counter", "remuda_runner_durable_waits_total", about, [(String::new(), waits)]);

@@ -22,16 +22,23 @@ mod log_search;
 mod log_text;
 mod log_window;
 mod login;
+#[cfg(test)]
+mod marks;
 mod new_run;
 mod orphan;
 mod parts;
 mod question;
+#[cfg(test)]
+mod quiet;
 mod region;
 mod run;
 mod run_list;
+mod said;
 mod session;
 mod settings;
 mod shell;
+#[cfg(test)]
+mod stale;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -41,6 +48,7 @@ mod usage;
 mod workflow;
 
 pub(crate) use guard::headers;
+pub use run::run_commands;
 pub(crate) use ticket::open;
 
 use crate::problem::Problem;
@@ -98,6 +106,11 @@ impl Pages {
             searches: Default::default(),
             windows: Default::default(),
         }
+    }
+
+    /// Browsers that follow pages of this process.
+    pub(crate) fn open_streams(&self) -> u64 {
+        self.live.streams.load(std::sync::atomic::Ordering::Relaxed)
     }
 
     /// Forgets what is known of sessions, so that those that have ended are refused.
@@ -207,18 +220,23 @@ pub(crate) fn nothing_at(path: &str) -> Response {
 pub(crate) type PageResult = Result<Response, Refusal>;
 
 /// A problem shown to a signed-in person.
-pub(crate) struct Refusal(Box<(Visitor, Problem)>);
+pub(crate) struct Refusal(Box<(Visitor, Problem, Option<String>)>);
 
 impl Refusal {
     pub(crate) fn of(visitor: Visitor, problem: Problem) -> Refusal {
-        Refusal(Box::new((visitor, problem)))
+        Refusal(Box::new((visitor, problem, None)))
+    }
+
+    /// The same of an act, with the address that shows what it was about as it is now.
+    pub(crate) fn about(visitor: Visitor, problem: Problem, now_at: &str) -> Refusal {
+        Refusal(Box::new((visitor, problem, Some(now_at.to_owned()))))
     }
 }
 
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
-        let (visitor, problem) = *self.0;
-        let body = parts::problem(&problem);
+        let (visitor, problem, now_at) = *self.0;
+        let body = parts::problem(&problem, now_at.as_deref());
         let status = problem.status();
         let hidden = problem.into_response().extensions_mut().remove::<crate::problem::Hidden>();
         let mut response = shell::page(&visitor, shell::Head::plain("Not possible"), &body);

@@ -8,9 +8,9 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
-use engine::Hint;
 use engine::run::{Action, KeyedResponse, Render};
 use engine::view::{RunSnapshot, Which};
+use engine::{Hint, Token};
 use model::run::RunStatus;
 use model::spec::RunKind;
 use model::tree::TreeRef;
@@ -47,7 +47,7 @@ pub(crate) async fn submit(
     let wait_ms = waiting.wait.as_deref().map(wait_ms).transpose()?;
     let key = asked.key(writer.org());
     let dry_run = asked.value.dry_run;
-    let submission = if submit::is_of_agents(&asked.value) {
+    let mut submission = if submit::is_of_agents(&asked.value) {
         let asked = agents::submission(&state.engine.context, writer.org(), asked.value)?;
         if dry_run {
             let available = state.engine.check_agents(&asked.submission).await?;
@@ -73,6 +73,7 @@ pub(crate) async fn submit(
         let plan = state.engine.plan(&submission).await?;
         return Ok(Json(view::plan(&submission.spec, &plan)).into_response());
     }
+    submission.by = Some(writer.0.described());
     let response = state.engine.submit(submission, key, render()).await?;
     match wait_ms {
         Some(ms) if response.status == 201 => ended_within(&state, writer.org(), response, ms).await,
@@ -130,7 +131,8 @@ pub(crate) struct Filter {
     name: Option<String>,
     /// Only these, open or ended.
     status: Option<String>,
-    /// Of the newest 10,000 runs, open or ended, those whose name or command holds this text in any case.
+    /// Of the newest 10,000 runs, those whose name or command holds this text in any case: open or ended ones, unless `status` names a
+    /// state, or `all=false` asks for open ones.
     q: Option<String>,
     /// How many at most; 50 unless given.
     #[param(minimum = 1, maximum = 1000)]
@@ -160,13 +162,15 @@ pub(crate) async fn list(
         return Ok(Json(Page { data: kept.iter().map(show).collect(), next_cursor: None }));
     }
     if let Some(text) = filter.q {
-        if status.is_some() {
-            return Err(Refused::invalid("q", "text is looked for in runs of every status: leave `status` out").into());
-        }
         if text.chars().count() > LONGEST_TEXT {
             return Err(Refused::invalid("q", format!("at most {LONGEST_TEXT} characters")).into());
         }
-        let found = state.engine.search_runs(reader.org(), text, before, limit).await?;
+        let which = match status {
+            Some(status) => Which::Of(status),
+            None if filter.all == Some(false) => Which::Open,
+            None => Which::All,
+        };
+        let found = state.engine.search_runs(reader.org(), (which, text), before, limit).await?;
         return Ok(page(found, limit, |p| p.run.id.0, show));
     }
     let which = match status {
@@ -243,7 +247,7 @@ pub(crate) async fn start(
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
 ) -> HandlerResult {
-    act(&state, writer.org(), &run, Action::Start, &asked).await
+    act(&state, &writer.0, &run, Action::Start, &asked).await
 }
 
 pub(crate) async fn cancel(
@@ -252,7 +256,7 @@ pub(crate) async fn cancel(
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
 ) -> HandlerResult {
-    act(&state, writer.org(), &run, Action::Cancel { abort: asked.value.abort }, &asked).await
+    act(&state, &writer.0, &run, Action::Cancel { abort: asked.value.abort }, &asked).await
 }
 
 pub(crate) async fn pause(
@@ -261,7 +265,7 @@ pub(crate) async fn pause(
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
 ) -> HandlerResult {
-    act(&state, writer.org(), &run, Action::Pause, &asked).await
+    act(&state, &writer.0, &run, Action::Pause, &asked).await
 }
 
 pub(crate) async fn resume(
@@ -270,7 +274,7 @@ pub(crate) async fn resume(
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
 ) -> HandlerResult {
-    act(&state, writer.org(), &run, Action::Resume, &asked).await
+    act(&state, &writer.0, &run, Action::Resume, &asked).await
 }
 
 pub(crate) async fn retry(
@@ -279,7 +283,7 @@ pub(crate) async fn retry(
     Path(run): Path<String>,
     asked: Asked<ActionBody>,
 ) -> HandlerResult {
-    act(&state, writer.org(), &run, Action::Retry { force: asked.value.force }, &asked).await
+    act(&state, &writer.0, &run, Action::Retry { force: asked.value.force }, &asked).await
 }
 
 pub(crate) async fn delete(
@@ -287,13 +291,13 @@ pub(crate) async fn delete(
     writer: Writer,
     Path(run): Path<String>,
 ) -> HandlerResult<StatusCode> {
-    state.engine.delete(writer.org(), id("run", &run)?).await?;
+    state.engine.delete(&writer.0, id("run", &run)?).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 
-async fn act(state: &Shared, org: OrgId, run: &str, action: Action, asked: &Asked<ActionBody>) -> HandlerResult {
+async fn act(state: &Shared, by: &Token, run: &str, action: Action, asked: &Asked<ActionBody>) -> HandlerResult {
     let run: RunId = id("run", run)?;
-    answered(state.engine.act_on(org, run, action, asked.key(org), render()).await?)
+    answered(state.engine.act_on(by, run, action, asked.key(by.org), render()).await?)
 }
 
 pub(crate) fn render() -> Render {

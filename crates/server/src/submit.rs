@@ -85,7 +85,7 @@ pub(crate) fn submission(
     };
     spec.check()?;
     spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;
-    Ok(Submission { org, name: body.name, spec, plans: Default::default(), start: body.start })
+    Ok(Submission { org, by: None, name: body.name, spec, plans: Default::default(), start: body.start })
 }
 
 fn resources(body: &Submit) -> Result<Resources, Refused> {

@@ -262,7 +262,7 @@ mod tests {
 
         async fn submit(&self, spec: RunSpec, agents: Vec<AgentPlan>) -> RunId {
             let plans = Plans { agents, ..Plans::default() };
-            let submission = Submission { org: self.org, name: None, spec, plans, start: true };
+            let submission = Submission { org: self.org, by: None, name: None, spec, plans, start: true };
             let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
             let answer = self.engine.submit(submission, None, render).await.unwrap();
             String::from_utf8(answer.body).unwrap().parse().unwrap()

@@ -36,8 +36,8 @@ pub(crate) async fn cancel(
     Path(workflow): Path<String>,
     asked: Asked<CancelBody>,
 ) -> HandlerResult {
-    let (workflow, org, key) = (id("workflow", &workflow)?, writer.org(), asked.key(writer.org()));
-    answered(state.engine.cancel_workflow(org, workflow, asked.value.reason, key, render()).await?)
+    let (workflow, key) = (id("workflow", &workflow)?, asked.key(writer.org()));
+    answered(state.engine.cancel_workflow(&writer.0, workflow, asked.value.reason, key, render()).await?)
 }
 
 pub(crate) async fn retry(
@@ -46,8 +46,8 @@ pub(crate) async fn retry(
     Path(workflow): Path<String>,
     asked: Asked<Nothing>,
 ) -> HandlerResult {
-    let (workflow, org) = (id("workflow", &workflow)?, writer.org());
-    answered(state.engine.retry_workflow(org, workflow, asked.key(org), render()).await?)
+    let (workflow, key) = (id("workflow", &workflow)?, asked.key(writer.org()));
+    answered(state.engine.retry_workflow(&writer.0, workflow, key, render()).await?)
 }
 
 fn render() -> WorkflowRender {

@@ -42,14 +42,25 @@ const FOUND_BY: usize = 2_048;
 /// How many of the newest runs it looks through.
 pub const SEARCHED: i64 = 10_000;
 
-/// Of the newest [`SEARCHED`] runs, those whose name or command holds this text in any case, as they are shown.
-pub fn page_found(tx: &mut Tx, org: OrgId, text: &str, before: i64, limit: i64) -> Result<Vec<Shown>, Failure> {
+/// Of the newest [`SEARCHED`] runs, those of this kind whose name or command holds this text in any case, as they are shown.
+pub fn page_found(
+    tx: &mut Tx,
+    org: OrgId,
+    (which, text): (Which, &str),
+    before: i64,
+    limit: i64,
+) -> Result<Vec<Shown>, Failure> {
     let at = submitted(tx, before)?;
     let oldest = tx.row(&NEWEST_FROM, &args![org, SEARCHED - 1])?;
     let (from_at, from) = oldest.map_or(Ok((i64::MIN, 0)), |row| Ok::<_, Failure>((row.int(0)?, row.int(1)?)))?;
     let escaped = |c: char| "!%_".contains(c).then_some('!').into_iter().chain([c]);
     let like: String = text.to_lowercase().chars().flat_map(escaped).collect();
-    let rows = tx.rows(&SHOWN_FOUND, &args![org, at, before, limit, format!("%{like}%"), from_at, from])?;
+    let which = match which {
+        Which::All => "all",
+        Which::Open => "open",
+        Which::Of(status) => status.as_str(),
+    };
+    let rows = tx.rows(&SHOWN_FOUND, &args![org, at, before, limit, format!("%{like}%"), from_at, from, which])?;
     let shown: Vec<Shown> = rows.iter().map(read_shown).collect::<Result<_, _>>()?;
     shown.into_iter().map(|shown| with_goal(tx, shown)).collect()
 }
@@ -327,7 +338,7 @@ const SHOWN_OF: Sql = shown!(
 );
 const SHOWN_FOUND: Sql = shown!(
     "r.org_id = $1 AND (r.created_at, r.id) < ($2, $3) AND (r.created_at, r.id) >= ($6, $7) AND r.deleted_at IS NULL"
-    " AND c.found_by LIKE $5 ESCAPE '!' ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
+    " AND c.found_by LIKE $5 ESCAPE '!' AND ($8 = 'all' OR r.status = $8 OR ($8 = 'open' AND r.open = 1)) ORDER BY r.created_at DESC, r.id DESC LIMIT $4"
 );
 /// The oldest run that a search looks at, if there are so many.
 const NEWEST_FROM: Sql = Sql::new(

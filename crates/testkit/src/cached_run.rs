@@ -61,7 +61,7 @@ pub fn wish(chance: &mut Chance) -> Wish {
 /// A function's input, the document of a run, is here its whole specification.
 pub fn document(_: &EngineContext, (org, _): (OrgId, &str), document: Json) -> Result<Submission, Failure> {
     let spec = serde_json::from_value(document).map_err(|error| Refused::invalid("inputs", error.to_string()))?;
-    Ok(Submission { org, name: None, spec, plans: Plans::default(), start: true })
+    Ok(Submission { org, by: None, name: None, spec, plans: Plans::default(), start: true })
 }
 
 /// What a step of a plan calls: one of the commands that cached runs have, too.

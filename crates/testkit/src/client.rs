@@ -122,6 +122,7 @@ impl Client {
     pub fn submission(&self, org: OrgId) -> Submission {
         Submission {
             org,
+            by: None,
             name: Some(format!("sim-{}", self.number)),
             spec: self.spec.clone(),
             plans: self.plans.clone(),

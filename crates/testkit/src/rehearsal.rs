@@ -62,7 +62,8 @@ impl Rehearsal {
 
     /// The submission that the bench sends over the API too. Without `start` it rests as created.
     pub async fn submit(&self, number: usize, start: bool) -> Result<(), Failure> {
-        let submission = Submission { org: self.org, name: None, spec: spec("true"), plans: Default::default(), start };
+        let submission =
+            Submission { org: self.org, by: None, name: None, spec: spec("true"), plans: Default::default(), start };
         let route = "POST /api/v1/runs".to_owned();
         let key =
             Key { org: self.org, route, key: format!("rehearsal-{number:026}"), hash: [7; 32], request: String::new() };

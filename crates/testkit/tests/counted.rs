@@ -109,7 +109,7 @@ impl ControlPlane {
         .unwrap();
         (spec.plan, spec.failure_mode) = (rules, mode);
         let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
-        let submission = Submission { org: self.org, name: None, spec, plans, start: true };
+        let submission = Submission { org: self.org, by: None, name: None, spec, plans, start: true };
         let answer = self.engine.submit(submission, None, render).await.unwrap();
         String::from_utf8(answer.body).unwrap().parse().unwrap()
     }

@@ -124,6 +124,9 @@ await run(async browser => {
     await state(tab, "running");
     return tab;
   }));
+  const admin = json("token", "create", "counter", "--scope", "admin").token;
+  const counted = await plain("http://localhost/metrics", { socketPath, headers: { authorization: `Bearer ${admin}` } });
+  assert.equal(/^remuda_page_streams (\d+)$/m.exec(counted.text)?.[1], "1", counted.text);
 
   // A proxy between browser and server that can be cut.
   const sockets = new Set();

@@ -20,7 +20,8 @@ await run(async browser => {
   // A card that is being filled in, while another question comes.
   const first = submit(market(port, "first"));
   await page.goto(at("/inbox"));
-  await page.locator(".question").waitFor();
+  await page.locator(".letters a").click();
+  await page.locator(".question h2").waitFor();
   assert.equal(await page.title(), "(1) Inbox · Remuda");
   await page.getByText("Answer with a value").click();
   await page.getByLabel("JSON").fill('{"colour": ');

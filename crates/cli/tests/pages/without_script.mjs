@@ -31,13 +31,17 @@ context = 16000
   const made = page.url();
   const until = async word => { while (!(await page.locator(".title .st").first().innerText()).includes(word)) await page.reload(); };
   await until("completed");
-  for (const [part, text] of [["log", "without script"], ["events", "completed"], ["cost", "Cost"], ["files", "Files"]]) {
+  // What only the content of each part has: the labels of the tabs are on all of them.
+  for (const [part, text] of [["log", "without script"], ["events", "run.completed"], ["cost", "Machine time"], ["files", "This run kept no files."], ["definition", "echo without script"]]) {
     await page.goto(`${made}/${part}`);
     await sees(page, text);
   }
+  await page.goto(`${made}/cost`);
+  await page.getByRole("region", { name: "Attempts" }).locator("tbody tr", { hasText: "completed" }).waitFor();
   await page.goto(made);
   await page.getByRole("button", { name: "Keep 30 min longer" }).click();
   await page.waitForURL(made);
+  await sees(page, "Kept until");
 
   await page.goto(at("/runs?show=completed"));
   await page.locator("table .row").first().waitFor();
@@ -62,6 +66,7 @@ context = 16000
   await page.getByLabel("Text, read by its next turn").fill("mind the gap");
   await page.getByRole("button", { name: "Send" }).click();
   await page.waitForURL(at(`/runs/${talk}`));
+  await sees(page, "Sent.");
   await page.locator("a[href*='/steps/']", { hasText: "agree" }).click();
   await sees(page, "Input");
   await page.getByRole("button", { name: "Approve", exact: true }).click();

@@ -42,7 +42,7 @@ pub fn submit(bench: &mut Bench, spec: RunSpec, plans: Plans) -> RunId {
     let key = bench.key();
     loop {
         let submission =
-            Submission { org: bench.org, name: None, spec: spec.clone(), plans: plans.clone(), start: true };
+            Submission { org: bench.org, by: None, name: None, spec: spec.clone(), plans: plans.clone(), start: true };
         let answer = now(bench.engine.submit(submission, Some(key.clone()), shown()));
         if !bench.revive() {
             return String::from_utf8(answer.unwrap().body).unwrap().parse().unwrap();

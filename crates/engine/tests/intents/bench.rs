@@ -487,8 +487,14 @@ impl Bench {
 
     pub fn submit_with(&mut self, spec: RunSpec, key: Key) -> Result<KeyedResponse, Failure> {
         loop {
-            let submission =
-                Submission { org: self.org, name: None, spec: spec.clone(), plans: Default::default(), start: true };
+            let submission = Submission {
+                org: self.org,
+                by: None,
+                name: None,
+                spec: spec.clone(),
+                plans: Default::default(),
+                start: true,
+            };
             let answer = now(self.engine.submit(submission, Some(key.clone()), shown()));
             if !self.revive() {
                 return answer;

@@ -210,7 +210,7 @@ fn another_org_never_gets_a_result() {
     bench.settle();
     let other: OrgId = now(bench.engine.ensure_org("other")).unwrap();
     let submission =
-        Submission { org: other, name: None, spec: cached(spec()), plans: Default::default(), start: true };
+        Submission { org: other, by: None, name: None, spec: cached(spec()), plans: Default::default(), start: true };
     let answer = now(bench.engine.submit(submission, None, shown())).unwrap();
     let run: RunId = String::from_utf8(answer.body).unwrap().parse().unwrap();
     let seen = now(bench.engine.run(other, run)).unwrap();

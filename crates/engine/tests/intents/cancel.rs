@@ -30,7 +30,8 @@ const STAGES: &[Stage] = &[
 ];
 
 fn created(bench: &mut Bench) -> RunId {
-    let submission = Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: false };
+    let submission =
+        Submission { org: bench.org, by: None, name: None, spec: spec(), plans: Default::default(), start: false };
     let answer = crate::bench::now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
     String::from_utf8(answer.body).unwrap().parse().unwrap()
 }

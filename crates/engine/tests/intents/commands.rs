@@ -567,7 +567,7 @@ fn a_plan_with_commands_needs_machines_that_exist() {
     let refused = |agents: Vec<AgentPlan>| {
         let plans = Plans { agents, ..Plans::default() };
         let submission =
-            engine::run::Submission { org: bench.org, name: None, spec: agents_spec(), plans, start: true };
+            engine::run::Submission { org: bench.org, by: None, name: None, spec: agents_spec(), plans, start: true };
         now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap_err().to_string()
     };
     assert!(refused(vec![agent("one", vec![task("all", vec![command("a")])])]).contains("no machine"));

@@ -128,7 +128,7 @@ fn a_head_that_came_from_elsewhere_is_whole_and_answers_no_run() {
     assert_eq!(sent_to(&bench, &commit), other);
     now(bench.engine.set_ref(other, seen(&commit))).unwrap();
     let submission =
-        Submission { org: other, name: None, spec: cached(spec()), plans: Default::default(), start: true };
+        Submission { org: other, by: None, name: None, spec: cached(spec()), plans: Default::default(), start: true };
     let answer = now(bench.engine.submit(submission, None, shown())).unwrap();
     let theirs: RunId = String::from_utf8(answer.body).unwrap().parse().unwrap();
     let theirs = now(bench.engine.run(other, theirs)).unwrap();

@@ -9,7 +9,7 @@ use store::Moment;
 use store::idempotency::Key;
 
 fn submission(bench: &Bench) -> Submission {
-    Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: true }
+    Submission { org: bench.org, by: None, name: None, spec: spec(), plans: Default::default(), start: true }
 }
 
 #[test]

@@ -63,7 +63,7 @@ fn an_accepted_run_is_answered_as_it_is_found() {
         let key = bench.key();
         let render: Render = Arc::new(|snapshot| format!("{:#?}", strip(snapshot.clone())).into_bytes());
         let submission =
-            Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: true };
+            Submission { org: bench.org, by: None, name: None, spec: spec(), plans: Default::default(), start: true };
         let answer = now(bench.engine.submit(submission, Some(key), render)).unwrap();
         let runs = now(bench.engine.list_runs(bench.org, engine::view::Which::All, i64::MAX, 1)).unwrap();
         let found = format!("{:#?}", strip(runs.into_iter().next().unwrap()));
@@ -101,7 +101,8 @@ fn a_running_job_is_charged_by_the_window_and_to_the_millisecond() {
 fn a_run_shows_the_beat_of_the_worker_that_looks_after_it() {
     let mut bench = Bench::new();
     bench.runners.plan = Some(Plan::Run);
-    let submission = Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: false };
+    let submission =
+        Submission { org: bench.org, by: None, name: None, spec: spec(), plans: Default::default(), start: false };
     let created = now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
     let created: RunId = String::from_utf8(created.body).unwrap().parse().unwrap();
     let run = bench.submit(spec());

@@ -1,5 +1,6 @@
 //! Each node of each intent under faults, and every promise the engine makes about runs, machines, holds and money.
 
+mod actors;
 mod advice;
 mod agents;
 mod artifacts;

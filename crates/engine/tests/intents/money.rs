@@ -145,7 +145,8 @@ fn without_credits_nothing_is_written() {
     spend_all_but(&bench, PRICE - Credits(1));
     for start in [true, false] {
         let key = bench.key();
-        let submission = Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start };
+        let submission =
+            Submission { org: bench.org, by: None, name: None, spec: spec(), plans: Default::default(), start };
         let refused =
             now(bench.engine.submit(submission, Some(key), crate::bench::shown())).expect_err("it cannot be paid");
         let expected = Refused::Unaffordable { needed: PRICE, available: PRICE - Credits(1) };
@@ -163,7 +164,8 @@ fn without_credits_nothing_is_written() {
 #[test]
 fn a_created_run_reserves_only_when_it_starts() {
     let mut bench = Bench::new();
-    let submission = Submission { org: bench.org, name: None, spec: spec(), plans: Default::default(), start: false };
+    let submission =
+        Submission { org: bench.org, by: None, name: None, spec: spec(), plans: Default::default(), start: false };
     let answer = now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
     let run: RunId = String::from_utf8(answer.body).unwrap().parse().unwrap();
     bench.settle();

@@ -183,8 +183,14 @@ fn what_fits_no_machine_is_refused_and_leaves_nothing() {
     let key = bench.key();
     let cpu = RunSpec { resources: Resources { cpu_milli: Some(2001), ..Resources::default() }, ..spec() };
     for spec in [sized(9), cpu] {
-        let submission =
-            Submission { org: bench.org, name: None, spec: spec.clone(), plans: Default::default(), start: true };
+        let submission = Submission {
+            org: bench.org,
+            by: None,
+            name: None,
+            spec: spec.clone(),
+            plans: Default::default(),
+            start: true,
+        };
         let planned = now(bench.engine.plan(&submission)).unwrap_err();
         let refused = bench.submit_with(spec, key.clone()).unwrap_err();
         assert!(matches!(refused.refused(), Some(Refused::DoesNotFit { .. })), "{refused:?}");
@@ -203,8 +209,14 @@ fn a_plan_says_what_would_happen_and_writes_nothing() {
     let spec = RunSpec { retry: Some(retry), max_duration_ms: Some(2 * HOUR), ..sized(1) };
     let plan = |bench: &Bench, spec: &RunSpec| {
         let before = bench.crashes.writes.lock().unwrap().len();
-        let submission =
-            Submission { org: bench.org, name: None, spec: spec.clone(), plans: Default::default(), start: true };
+        let submission = Submission {
+            org: bench.org,
+            by: None,
+            name: None,
+            spec: spec.clone(),
+            plans: Default::default(),
+            start: true,
+        };
         let plan = now(bench.engine.plan(&submission)).unwrap();
         assert_eq!(bench.crashes.writes.lock().unwrap().len(), before);
         plan
@@ -324,7 +336,7 @@ fn closing_the_shop_ends_what_nobody_uses_and_spares_the_rest() {
     bench.settle();
     assert_eq!(now(bench.engine.retire_idle()).unwrap(), 0);
     assert_eq!(bench.run(stays).phase, Some(Phase::Running));
-    assert_eq!(now(bench.engine.cancel_everything()).unwrap(), 1);
+    assert_eq!(now(bench.engine.cancel_everything("the owner")).unwrap(), 1);
     bench.settle();
     assert_eq!(bench.run(stays).status, RunStatus::Cancelled);
     now(bench.engine.retire_idle()).unwrap();

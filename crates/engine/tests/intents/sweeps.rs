@@ -113,8 +113,14 @@ fn a_file_stays_while_a_run_is_open_and_a_while_after() {
     assert!(has_bytes(&bench, &hash), "and so might the next");
     bench.advance(20 * MINUTE);
     assert!(!has_bytes(&bench, &hash) && is_missing(&bench, &hash));
-    let submission =
-        Submission { org: bench.org, name: None, spec: with_file(&hash), plans: Default::default(), start: true };
+    let submission = Submission {
+        org: bench.org,
+        by: None,
+        name: None,
+        spec: with_file(&hash),
+        plans: Default::default(),
+        start: true,
+    };
     let refused = now(bench.engine.submit(submission, None, shown())).unwrap_err();
     assert!(matches!(refused.refused(), Some(Refused::Invalid { .. })), "{refused:?}");
     send(&mut bench, b"data");

@@ -164,8 +164,14 @@ fn a_span_shows_the_dearest_and_sums_the_others_and_steps_come_in_pages() {
 }
 
 fn bench_run(bench: &Bench) -> RunId {
-    let submission =
-        engine::run::Submission { org: bench.org, name: None, spec: spec(), plans: Plans::default(), start: false };
+    let submission = engine::run::Submission {
+        org: bench.org,
+        by: None,
+        name: None,
+        spec: spec(),
+        plans: Plans::default(),
+        start: false,
+    };
     let answer = now(bench.engine.submit(submission, None, crate::bench::shown())).unwrap();
     String::from_utf8(answer.body).unwrap().parse().unwrap()
 }

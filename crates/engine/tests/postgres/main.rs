@@ -69,7 +69,7 @@ async fn submit(engine: &Engine, org: OrgId, nodes: i64, gigabytes: i64) -> RunI
     .unwrap();
     let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
     let answer = engine
-        .submit(Submission { org, name: None, spec, plans: Default::default(), start: true }, None, render)
+        .submit(Submission { org, by: None, name: None, spec, plans: Default::default(), start: true }, None, render)
         .await
         .unwrap();
     String::from_utf8(answer.body).unwrap().parse().unwrap()

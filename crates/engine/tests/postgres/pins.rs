@@ -35,7 +35,7 @@ async fn staged(engine: &Arc<Engine>, org: OrgId) {
             "call": { "caller": { "salt": number.to_string(), "errors": false } },
         }))
         .unwrap();
-        let submission = Submission { org, name: None, spec, plans: Default::default(), start: true };
+        let submission = Submission { org, by: None, name: None, spec, plans: Default::default(), start: true };
         let (engine, render) = (engine.clone(), render.clone());
         tokio::spawn(async move { engine.submit(submission, None, render).await.map(drop) })
     });

@@ -121,7 +121,7 @@ async fn submit_to_two_regions(engine: &Engine, org: OrgId, regions: [&str; 2]) 
     });
     let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
     let plans = Plans { agents: agents.into(), ..Plans::default() };
-    let submission = Submission { org, name: None, spec, plans, start: true };
+    let submission = Submission { org, by: None, name: None, spec, plans, start: true };
     let answer = engine.submit(submission, None, render).await.unwrap();
     String::from_utf8(answer.body).unwrap().parse().unwrap()
 }

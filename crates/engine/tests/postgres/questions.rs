@@ -33,7 +33,7 @@ async fn submit_steps(engine: &Engine, org: OrgId, steps: Vec<StepPlan>) -> RunI
     let agents = vec![AgentPlan::new("one", vec![TaskPlan { parallel: 3, ..TaskPlan::new("all", steps) }])];
     let render: Render = Arc::new(|snapshot| snapshot.run.id.to_string().into_bytes());
     let plans = Plans { agents, ..Plans::default() };
-    let submission = Submission { org, name: None, spec, plans, start: true };
+    let submission = Submission { org, by: None, name: None, spec, plans, start: true };
     let answer = engine.submit(submission, None, render).await.unwrap();
     String::from_utf8(answer.body).unwrap().parse().unwrap()
 }

@@ -2,20 +2,21 @@
 //! the version that the page showed: a double click is one act, and a button on a page that is out of date is refused. What was refused
 //! is not stored under the key: the same form is judged anew.
 
+use super::said::Said;
 use super::session::{Form, Visitor};
-use super::{Refusal, run as run_page, see_other};
+use super::{Refusal, parts, run as run_page, run_list, see_other, session};
 use crate::auth::{Approver, Writer};
 use crate::input::{Asked, Nothing, Path};
 use crate::problem::{HandlerResult, Problem};
 use crate::routes::RequestId;
 use crate::{Shared, allocation, message, question, run};
 use axum::extract::{FromRequest, FromRequestParts as _, Query, Request, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse as _, Response};
 use engine::{Scope, Token};
 use model::Refused;
 use serde_json::Value;
-use wire::api::{ActionBody, ApproveBody, ExtendBody, RejectBody, ResolveBody, SendMessage};
+use wire::api::{ActionBody, AllocationView, ApproveBody, ExtendBody, RejectBody, ResolveBody, SendMessage};
 
 /// Runs of one page.
 const SEVERAL: usize = 50;
@@ -28,6 +29,8 @@ pub(crate) struct Button {
     pub(crate) seen: String,
     /// What is to be done, where a form has several buttons.
     pub(crate) r#do: String,
+    /// The query of the list that it was in.
+    pub(crate) at: String,
     /// The run whose page it was.
     pub(crate) run: Option<String>,
     /// What it is about, where that may hold any character.
@@ -87,15 +90,35 @@ impl Sent {
         self.form.get(name).unwrap_or_default().to_owned()
     }
 
-    /// The answer of the API as an answer to a form: back to a page, or the problem as a page.
-    pub(crate) async fn answered(self, answer: HandlerResult, to: &str) -> Response {
+    /// The answer of the API as an answer to a form: to the page that says so, or the problem as a page that leads there.
+    pub(crate) async fn answered(self, answer: HandlerResult, to: &str, said: &str) -> Response {
         match answer {
-            Ok(answer) if answer.status().is_success() => see_other(to),
+            Ok(answer) if answer.status().is_success() => self.done(to, Said::of(said)),
             // A refusal that is remembered under the key comes as a document.
-            Ok(answer) => Refusal::of(self.visitor, document(answer).await).into_response(),
-            Err(problem) => Refusal::of(self.visitor, problem).into_response(),
+            Ok(answer) => Refusal::about(self.visitor, document(answer).await, to).into_response(),
+            Err(problem) => Refusal::about(self.visitor, problem, to).into_response(),
         }
     }
+
+    /// To a page that says what was done.
+    pub(crate) fn done(&self, to: &str, said: Option<Said>) -> Response {
+        let mut response = see_other(to);
+        if said.is_some() {
+            let cookie = session::said_cookie(&self.state, self.visitor.door, said);
+            response.headers_mut().insert(header::SET_COOKIE, cookie);
+        }
+        response
+    }
+
+    /// Whether an action was done under this key before: a repetition gets the first answer, whatever has changed since.
+    pub(crate) async fn is_repeated<B>(&self, asked: &Asked<B>) -> HandlerResult<bool> {
+        Ok(self.state.engine.answered_before(asked.key(self.visitor.token.org)).await?.is_some())
+    }
+}
+
+/// The page was loaded before something changed: what it showed is not so any more.
+pub(crate) fn stale(now: impl std::fmt::Display) -> HandlerResult<()> {
+    Err(Problem::new(StatusCode::CONFLICT, "stale", format!("the page was out of date, so nothing was done: {now}")))
 }
 
 /// What a handler of the API answers, as the type that it was.
@@ -127,7 +150,7 @@ pub(crate) async fn on_run(Path((id, action)): Path<(String, String)>, sent: Sen
         "send" => say(&sent, &id).await,
         _ => to_run(&sent, (&action, &id, &sent.button.seen)).await,
     };
-    sent.answered(answer, &format!("/runs/{id}")).await
+    sent.answered(answer, &format!("/runs/{id}"), &action).await
 }
 
 async fn say(sent: &Sent, id: &str) -> HandlerResult {
@@ -141,7 +164,7 @@ async fn say(sent: &Sent, id: &str) -> HandlerResult {
 async fn to_run(sent: &Sent, (action, id, seen): (&str, &str, &str)) -> HandlerResult {
     let (writer, shared, path) = (sent.writer(action)?, sent.shared(), Path(id.to_owned()));
     let asked = sent.asked(ActionBody::default(), action, id, seen);
-    if sent.state.engine.answered_before(asked.key(writer.org())).await?.is_none() {
+    if !sent.is_repeated(&asked).await? {
         fresh(sent, id, seen).await?;
     }
     match action {
@@ -171,10 +194,13 @@ pub(crate) async fn on_several(sent: Sent) -> Response {
         };
         refused.push(format!("{id}: {}", problem.detail()));
     }
+    // Back to the part of the list that the runs were chosen from.
+    let back = run_list::address(&sent.button.at);
     if refused.is_empty() {
-        return see_other("/runs");
+        return sent.done(&back, Said::of("several"));
     }
-    Refusal::of(sent.visitor, Problem::new(StatusCode::CONFLICT, "conflict", refused.join("; "))).into_response()
+    let problem = Problem::new(StatusCode::CONFLICT, "conflict", refused.join("; "));
+    Refusal::about(sent.visitor, problem, &back).into_response()
 }
 
 /// Whether the run is still in the state and attempt that the page showed.
@@ -184,15 +210,32 @@ async fn fresh(sent: &Sent, id: &str, seen: &str) -> HandlerResult<()> {
     if shown == format!("{}.{}", now.status, now.attempt_number) {
         return Ok(());
     }
-    let detail = format!("the page was out of date: the run is {} now, in attempt {}", now.status, now.attempt_number);
-    Err(Problem::new(StatusCode::CONFLICT, "stale", detail).fix(format!("look at it again: /runs/{id}")))
+    stale(format!("the run is {} now, in attempt {}", now.status, now.attempt_number))
 }
 
 /// `POST /allocations/{id}/{extend,release}`.
 pub(crate) async fn on_allocation(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
     let back = sent.button.run.as_ref().map_or_else(|| "/machines".to_owned(), |run| format!("/runs/{run}"));
-    let answer = to_allocation(&sent, &id, &action).await;
-    sent.answered(answer, &back).await
+    match to_allocation(&sent, &id, &action).await {
+        Ok(answer) if action == "extend" && answer.status().is_success() => {
+            let slot: Result<AllocationView, _> = answer_of(Ok(answer)).await;
+            let until = slot.ok().and_then(|slot| slot.debug_hold_until).unwrap_or(0);
+            sent.done(&back, Said::until("extend", until))
+        }
+        answer => sent.answered(answer, &back, &action).await,
+    }
+}
+
+/// Whether the folder is still kept until the moment that the page showed.
+async fn kept_as_seen(sent: &Sent, id: &str) -> HandlerResult<()> {
+    let now = allocation::show(sent.shared(), sent.visitor.viewer().reader(), Path(id.to_owned())).await?.0;
+    if sent.button.seen == now.debug_hold_until.unwrap_or(0).to_string() {
+        return Ok(());
+    }
+    match now.debug_hold_until.filter(|_| now.held) {
+        Some(at) => stale(format!("the folder is kept until {} UTC now", parts::day_and_time(at))),
+        None => stale("the folder is not kept any more"),
+    }
 }
 
 async fn to_allocation(sent: &Sent, id: &str, action: &str) -> HandlerResult {
@@ -200,9 +243,18 @@ async fn to_allocation(sent: &Sent, id: &str, action: &str) -> HandlerResult {
     match action {
         "extend" => {
             let asked = sent.asked(ExtendBody { duration_ms: None }, action, id, seen);
+            if !sent.is_repeated(&asked).await? {
+                kept_as_seen(sent, id).await?;
+            }
             allocation::extend(shared, writer, path, asked).await
         }
-        "release" => allocation::release(shared, writer, path, sent.asked(Nothing {}, action, id, seen)).await,
+        "release" => {
+            let asked = sent.asked(Nothing {}, action, id, seen);
+            if !sent.is_repeated(&asked).await? {
+                kept_as_seen(sent, id).await?;
+            }
+            allocation::release(shared, writer, path, asked).await
+        }
         other => no_action(other),
     }
 }
@@ -210,7 +262,17 @@ async fn to_allocation(sent: &Sent, id: &str, action: &str) -> HandlerResult {
 /// `POST /inbox/{id}/{action}`: an approval or a ticket is answered.
 pub(crate) async fn on_question(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
     let answer = to_question(&sent, &id, &action).await;
-    sent.answered(answer, "/inbox").await
+    let said = match action.as_str() {
+        "approve" | "edit" | "answer" | "reject" => action,
+        _ => format!("ticket-{action}"),
+    };
+    // What was answered leads to the next question; what was refused, to the question as it is now.
+    let to = if matches!(&answer, Ok(answer) if answer.status().is_success()) {
+        "/inbox".to_owned()
+    } else {
+        format!("/inbox?open={id}")
+    };
+    sent.answered(answer, &to, &said).await
 }
 
 async fn to_question(sent: &Sent, id: &str, action: &str) -> HandlerResult {

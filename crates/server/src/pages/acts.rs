@@ -82,9 +82,9 @@ async fn a_run_that_failed_is_tried_again() {
     assert_eq!(read(&world, &page).await["attempt_number"], 2);
 }
 
-/// A refusal is not what a button answers for ever: when the job has ended, the same form ends the machine.
+/// A refusal is not what a machine's button answers for ever: when the job has ended, the button that is shown then ends the machine.
 #[tokio::test]
-async fn a_machine_that_was_busy_is_ended_by_the_same_button_later() {
+async fn a_machine_that_was_busy_is_ended_when_it_is_not() {
     let world = world().await;
     let cookie = enter(&world, &world.admin).await;
     let run = repeated::placed(&world).await;
@@ -106,6 +106,9 @@ async fn a_machine_that_was_busy_is_ended_by_the_same_button_later() {
         engine::store::job::save(tx, &job)
     })
     .await;
+    let stale = post(&world, &to, &cookie, &body).await;
+    assert!(stale.status == StatusCode::CONFLICT && stale.text.contains("no run is on it"), "{}", stale.text);
+    let to = button(&get(&world, "/machines", &cookie).await.text, "terminate");
     let done = post(&world, &to, &cookie, &body).await;
     assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
     let ending = read(&world, &format!("/instances/{machine}")).await;
@@ -191,4 +194,46 @@ async fn a_workflow_is_cancelled_with_a_reason() {
     let done = press(&world, &cookie, &page, "cancel", "reason=too+dear").await;
     assert_eq!((done.status, done.header("location")), (StatusCode::SEE_OTHER, page.as_str()), "{}", done.text);
     assert_eq!(read(&world, &page).await["cancel_reason"], "too dear");
+}
+
+/// Each answer to a ticket has its button, and is stored as it was given; what the step would have answered goes with “it was done” only.
+#[tokio::test]
+async fn each_answer_to_a_ticket_is_given_on_its_page() {
+    // The answer, and what is typed as the step's output.
+    let table = [
+        ("resume", None),
+        ("skip", None),
+        ("retry", None),
+        ("abort", None),
+        ("done", Some(json!({ "status": 201 }))),
+        ("not_done", None),
+    ];
+    for (action, output) in table {
+        let world = world().await;
+        let cookie = enter(&world, &world.token(world.org, engine::Scope::Approve).await).await;
+        let ticket = world.ticket().await;
+        let page = get(&world, "/inbox", &cookie).await.text;
+        let to = format!("/inbox/{ticket}/{action}");
+        assert!(page.contains(&format!(r#"formaction="{to}""#)), "{action}: {page}");
+        let typed = output.as_ref().map(|it| it.to_string().replace('{', "%7B").replace('"', "%22"));
+        let json = typed.map_or_else(String::new, |typed| format!("&json-{ticket}={typed}"));
+        let body = format!("csrf={}&note-{ticket}=looked{json}", form_token(&page));
+        let done = post(&world, &to, &cookie, &body).await;
+        assert_eq!(done.status, StatusCode::SEE_OTHER, "{action}: {}", done.text);
+        let now = read(&world, &format!("/escalations/{ticket}")).await;
+        assert_eq!(
+            (&now["status"], &now["action"], &now["note"]),
+            (&json!("resolved"), &json!(action), &json!("looked")),
+            "{now}"
+        );
+        assert_eq!(now["answer"], output.clone().unwrap_or_default(), "{action}");
+        let step = format!("/runs/{}/steps/{}", now["run"].as_str().unwrap(), now["step"].as_str().unwrap());
+        let step = read(&world, &step).await;
+        if let Some(output) = output {
+            assert_eq!((&step["status"], &step["output"]), (&json!("completed"), &output), "{step}");
+        }
+        // Answered, it is shown so.
+        let shown = get(&world, &format!("/inbox?open={ticket}"), &cookie).await.text;
+        assert!(!shown.contains(&to) && shown.contains("looked") && shown.contains("resolved"), "{action}: {shown}");
+    }
 }

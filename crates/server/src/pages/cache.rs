@@ -1,6 +1,6 @@
 //! Calls: which were answered by a kept result and which were executed, which results are kept, and where each came from.
 
-use super::act::{Sent, no_action};
+use super::act::{Sent, no_action, stale};
 use super::region;
 use super::run::paging;
 use super::session::{Viewer, Visitor};
@@ -103,8 +103,11 @@ fn origin(it: &Backtrack, writes: bool) -> Markup {
         h2 { "Where it came from" }
         (parts::facts(vec![
             ("Run", it.run.as_ref().map(|run| html! { a href=(format!("/runs/{run}")) { (run) } })),
-            ("Job", it.job.as_ref().map(|job| html! { code { (job) } })),
-            ("Machine", it.instance.as_ref().map(|machine| html! { code { (machine) } })),
+            ("Job", it.job.as_ref().map(|job| match &it.run {
+                Some(run) => html! { a href=(format!("/runs/{run}/log?job={job}")) { (job) } },
+                None => html! { code { (job) } },
+            })),
+            ("Machine", it.instance.as_ref().map(|machine| html! { a href=(format!("/machines#{machine}")) { (machine) } })),
             ("Cost", it.credits.as_deref().map(parts::credits)),
             ("Made", Some(parts::time(it.ended_at))),
             ("Took", Some(parts::lasted(Some(it.started_at), Some(it.ended_at)))),
@@ -126,7 +129,8 @@ fn origin(it: &Backtrack, writes: bool) -> Markup {
 /// `POST /calls/{id}/{invalidate,cancel}`.
 pub(crate) async fn act(Path((id, action)): Path<(String, String)>, sent: Sent) -> Response {
     let answer = to_call(&sent, &id, &action).await;
-    sent.answered(answer, "/calls").await
+    let said = if action == "cancel" { "call-cancel" } else { action.as_str() };
+    sent.answered(answer, "/calls", said).await
 }
 
 async fn to_call(sent: &Sent, id: &str, action: &str) -> HandlerResult {
@@ -138,6 +142,20 @@ async fn to_call(sent: &Sent, id: &str, action: &str) -> HandlerResult {
         }
         "cancel" => {
             let asked = sent.asked(Nothing {}, "cancel-call", id, &sent.button.seen);
+            if !sent.is_repeated(&asked).await? {
+                let now = call::show(
+                    sent.shared(),
+                    sent.visitor.viewer().reader(),
+                    Path(id.to_owned()),
+                    Query(Default::default()),
+                )
+                .await?
+                .0;
+                // A call that goes on is given up whatever it waits for just now.
+                if now.ended {
+                    stale(format!("the call is {} now", now.status.replace('_', " ")))?;
+                }
+            }
             call::cancel(shared, writer, Path(id.to_owned()), asked).await
         }
         other => no_action(other),

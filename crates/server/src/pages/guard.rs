@@ -84,7 +84,7 @@ fn refusal(state: &Shared, door: Door, request: &Request) -> Option<Response> {
 }
 
 fn too_many(problem: &Problem) -> Response {
-    let mut response = refused(problem.status(), &super::parts::problem(problem));
+    let mut response = refused(problem.status(), &super::parts::problem(problem, None));
     response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     response
 }

@@ -1,6 +1,6 @@
 //! Machines: each pool as a row of its slots, what waits there, and every machine with what it does.
 
-use super::act::{Sent, answer_of};
+use super::act::{Sent, answer_of, stale};
 use super::region;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
@@ -103,8 +103,8 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
 fn pool_row(pool: &PoolView, machines: &[InstanceView]) -> Markup {
     let here = machines.iter().filter(|it| it.provider == pool.provider && it.region == pool.region);
     html! {
-        section aria-label=(format!("Pool {} {}", pool.provider, pool.region)) {
-            h2 { (pool.provider) " " span.quiet { (pool.region) } }
+        section aria-label=(parts::visible(&format!("Pool {} {}", pool.provider, pool.region))) {
+            h2 { (parts::visible(&pool.provider)) " " span.quiet { (parts::visible(&pool.region)) } }
             ul.slots {
                 @for one in here { @let doing = doing(one); li data-s=(doing) title=(one.id) { (one.id) " " (doing) } }
                 @for _ in pool.instances..pool.max_instances.min(pool.instances + 12) { li { "empty" } }
@@ -131,7 +131,7 @@ fn row(one: &InstanceView, writes: bool) -> Markup {
         tr id=(one.id) {
             td { (parts::state(&one.status)) }
             td { code { (one.id) } @if let Some(host) = &one.host { " " span.quiet { (parts::visible(host)) } } }
-            td { (one.provider) " " span.quiet { (one.region) } }
+            td { (parts::visible(&one.provider)) " " span.quiet { (parts::visible(&one.region)) } }
             td.num { (one.cpu_milli.map(show_cpu).unwrap_or_default()) " CPU, " (one.memory_bytes.map(show_memory).unwrap_or_default()) }
             td { @match &one.run { Some(run) => a href=(format!("/runs/{run}")) { (run) }, None => span.quiet { "–" } } }
             td.r { (parts::credits(&one.price_per_hour)) }
@@ -153,7 +153,7 @@ fn seen(one: &InstanceView) -> String {
 
 pub(crate) async fn terminate(Path(id): Path<String>, sent: Sent) -> Response {
     let answer = end(&sent, &id).await;
-    sent.answered(answer, "/machines").await
+    sent.answered(answer, "/machines", "terminate").await
 }
 
 async fn end(sent: &Sent, id: &str) -> HandlerResult {
@@ -163,5 +163,12 @@ async fn end(sent: &Sent, id: &str) -> HandlerResult {
     }
     let force = sent.form.get(&format!("force-{id}")).is_some();
     let asked = sent.asked(TerminateBody { force }, "terminate", id, &format!("{} {force}", sent.button.seen));
+    if !sent.is_repeated(&asked).await? {
+        let now = instance::show(sent.shared(), sent.visitor.viewer().reader(), Path(id.to_owned())).await?.0;
+        if seen(&now) != sent.button.seen {
+            let busy = now.run.as_ref().map_or_else(|| "no run is on it".to_owned(), |run| format!("{run} is on it"));
+            stale(format!("the machine is {}, and {busy}", now.status))?;
+        }
+    }
     instance::terminate(sent.shared(), writer, Path(id.to_owned()), asked).await
 }

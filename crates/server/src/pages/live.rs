@@ -41,12 +41,38 @@ struct Key {
     src: String,
 }
 
-#[derive(Default)]
 pub(crate) struct Live {
     sources: Mutex<HashMap<Key, Weak<Source>>>,
     cache: Mutex<Cache>,
     /// Fragments that were rendered, for tests.
     pub(crate) renders: std::sync::atomic::AtomicU64,
+    /// Streams that are open.
+    pub(crate) streams: std::sync::atomic::AtomicU64,
+    /// How often an open stream counts as a request.
+    pub(crate) active_every: Duration,
+}
+
+/// An open stream, counted as long as this lives.
+struct Counted(Shared);
+
+impl Counted {
+    fn new(state: &Shared) -> Counted {
+        state.pages.live.streams.fetch_add(1, Ordering::Relaxed);
+        Counted(state.clone())
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.pages.live.streams.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Default for Live {
+    fn default() -> Live {
+        let (sources, cache, renders, streams) = Default::default();
+        Live { sources, cache, renders, streams, active_every: ACTIVE_EVERY }
+    }
 }
 
 struct Source {
@@ -170,6 +196,7 @@ pub(crate) async fn stream(State(state): State<Shared>, visitor: Visitor, RawQue
 }
 
 async fn follow(state: Shared, feed: Feed, visitor: Visitor, wanted: Vec<String>) {
+    let _counted = Counted::new(&state);
     let mut revoked = state.hub.follow(Hint::Tokens);
     if !visitor.is_good(&state).await {
         return;
@@ -194,7 +221,7 @@ async fn follow(state: Shared, feed: Feed, visitor: Visitor, wanted: Vec<String>
     let mut versions = merged(versions);
     let until = Duration::from_millis((visitor.until.ms() - now_ms()).max(0) as u64);
     let mut ends = std::pin::pin!(tokio::time::sleep(until));
-    let mut active = tokio::time::interval(ACTIVE_EVERY);
+    let mut active = tokio::time::interval(state.pages.live.active_every);
     loop {
         tokio::select! {
             Some((src, version)) = versions.next() => {

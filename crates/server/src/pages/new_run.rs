@@ -1,9 +1,10 @@
 //! A new run by a form: a command, or a run file as the command line reads it. What would become of it is shown before it starts.
 
 use super::act::{Sent, answer_of};
+use super::said::Said;
 use super::session::Visitor;
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, parts, see_other};
+use super::{OrShown as _, PageResult, parts};
 use crate::input::{Asked, Path, Query};
 use crate::problem::{HandlerResult, Problem};
 use crate::{Shared, definition, run};
@@ -26,6 +27,8 @@ struct Draft {
     file: String,
     /// Made when the plan was shown: pressed twice, the button starts one run.
     once: String,
+    /// Of the submission that was planned.
+    planned: String,
 }
 
 impl Draft {
@@ -38,6 +41,7 @@ impl Draft {
             budget: field("budget"),
             file: field("file"),
             once: field("once"),
+            planned: field("planned"),
         }
     }
 
@@ -54,6 +58,12 @@ impl Draft {
         submit.budget = some(&self.budget).or(submit.budget);
         Ok(Submit { start: true, dry_run, ..submit })
     }
+}
+
+/// Names a submission: what is started is what was planned.
+fn hash(submission: &Submit) -> HandlerResult<String> {
+    let text = serde_json::to_vec(submission).map_err(|error| Problem::internal(error.to_string()))?;
+    Ok(blake3::hash(&text).to_hex().to_string())
 }
 
 /// A run file that was pasted: read as the command line reads it, but for files and variables of the person's own machine.
@@ -140,24 +150,42 @@ fn form(draft: &Draft) -> Markup {
     }
 }
 
+/// `POST /new?do=plan` and `POST /new?do=start`. A form that was changed after it was planned is planned again and not started.
 pub(crate) async fn submit(sent: Sent) -> Response {
     let draft = Draft::read(&sent);
-    if sent.button.r#do != "start" {
-        let (status, said) = match plan(&sent, &draft).await {
-            Ok(said) => (StatusCode::OK, said),
-            Err(problem) => (problem.status(), parts::problem(&problem)),
+    let starts = sent.button.r#do == "start";
+    let submission = match draft.submission(false).and_then(|it| hash(&it)) {
+        Ok(submission) => submission,
+        Err(problem) => return refused(&sent, &draft, &problem).await,
+    };
+    if !starts || submission != draft.planned {
+        return match plan(&sent, &draft, &submission).await {
+            Ok(plan) => {
+                let changed = html! { p.bad { "The form was changed after it was planned, so nothing was started. This is what would happen now." } };
+                let said = html! { @if starts { (changed) } (plan) };
+                let mut response = shown(&sent.state, &sent.visitor, &draft, Some(&said)).await;
+                *response.status_mut() = if starts { StatusCode::CONFLICT } else { StatusCode::OK };
+                response
+            }
+            Err(problem) => refused(&sent, &draft, &problem).await,
         };
-        let mut response = shown(&sent.state, &sent.visitor, &draft, Some(&said)).await;
-        *response.status_mut() = status;
-        return response;
     }
     match start(&sent, &draft).await {
         Ok(answer) if answer.status().is_success() => {
             let run: Result<RunView, _> = answer_of(Ok(answer)).await;
-            see_other(&run.map_or_else(|_| "/runs".to_owned(), |run| format!("/runs/{}", run.id)))
+            let to = run.map_or_else(|_| "/runs".to_owned(), |run| format!("/runs/{}", run.id));
+            sent.done(&to, Said::of("new"))
         }
-        other => sent.answered(other, "/runs").await,
+        other => sent.answered(other, "/runs", "").await,
     }
+}
+
+/// The form again, with what is wrong about it.
+async fn refused(sent: &Sent, draft: &Draft, problem: &Problem) -> Response {
+    let said = parts::problem(problem, None);
+    let mut response = shown(&sent.state, &sent.visitor, draft, Some(&said)).await;
+    *response.status_mut() = problem.status();
+    response
 }
 
 async fn start(sent: &Sent, draft: &Draft) -> HandlerResult {
@@ -169,7 +197,7 @@ async fn start(sent: &Sent, draft: &Draft) -> HandlerResult {
 }
 
 /// What a dry run answers.
-async fn plan(sent: &Sent, draft: &Draft) -> HandlerResult<Markup> {
+async fn plan(sent: &Sent, draft: &Draft, planned_for: &str) -> HandlerResult<Markup> {
     let (writer, submission) = (sent.writer("new runs")?, draft.submission(true)?);
     let asked = sent.asked(submission, "plan", "", "");
     let planned: DryRun = answer_of(run::submit(sent.shared(), writer, Query(Default::default()), asked).await).await?;
@@ -179,6 +207,7 @@ async fn plan(sent: &Sent, draft: &Draft) -> HandlerResult<Markup> {
             h2 { "What would happen" }
             @match &planned { DryRun::Task(plan) => (task_plan(plan)), DryRun::Agents(plan) => (agents_plan(plan)) }
             input type="hidden" form="act" name="once" value=(once);
+            input type="hidden" form="act" name="planned" value=(planned_for);
             div.actions { button.primary type="submit" form="act" formaction="/new?do=start" { "Start it" } }
         }
     })
@@ -195,7 +224,7 @@ fn task_plan(plan: &Plan) -> Markup {
         p { (place) }
         (parts::facts(vec![
             ("Command", Some(html! { code { (parts::visible(&plan.command)) } })),
-            ("Where", Some(html! { (plan.provider) " " (plan.region) })),
+            ("Where", Some(html! { (parts::visible(&plan.provider)) " " (parts::visible(&plan.region)) })),
             ("Price per hour", Some(parts::credits(&plan.price_per_hour))),
             ("Reserved", Some(parts::credits(&plan.credits_reserved))),
             ("At most", plan.credits_most.as_deref().map(parts::credits)),

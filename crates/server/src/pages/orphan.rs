@@ -73,7 +73,7 @@ fn table(title: &str, all: &[&OrphanView], decides: Option<&str>) -> Markup {
                 td { (it.severity) @if it.whitelisted.is_some() { span.phase { "kept" } } @if it.ending_at.is_some() { span.phase { "ending" } } }
                 td { code { (parts::visible(&it.provider_id)) } br; span.quiet { (parts::visible(&it.name)) }
                     @if let Some(error) = &it.ending_error { p.bad { (parts::visible(error)) } } }
-                td { (it.provider) " " span.quiet { (it.region) } } td { (it.status) }
+                td { (parts::visible(&it.provider)) " " span.quiet { (parts::visible(&it.region)) } } td { (parts::visible(&it.status)) }
                 td.r { @match &it.estimated_hourly_cost { Some(cost) => (parts::credits(cost)), None => "?" } } td.r { (parts::time(it.seen_at)) }
                 @if let Some(seen) = decides { td { @if it.whitelisted.is_none() { (decide(it, seen)) } } }
             } } }
@@ -105,7 +105,8 @@ fn decide(it: &OrphanView, seen: &str) -> Markup {
 /// `POST /orphans/{scan,keep,terminate}`.
 pub(crate) async fn act(Path(action): Path<String>, sent: Sent) -> Response {
     let answer = to_orphan(&sent, &action).await;
-    sent.answered(answer, "/orphans").await
+    let said = if action == "terminate" { "orphan-terminate" } else { action.as_str() };
+    sent.answered(answer, "/orphans", said).await
 }
 
 async fn to_orphan(sent: &Sent, action: &str) -> HandlerResult {

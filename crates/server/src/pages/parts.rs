@@ -66,6 +66,11 @@ pub(crate) fn lasted(from: Option<i64>, to: Option<i64>) -> Markup {
     }
 }
 
+/// The same as text: day, hour and minute.
+pub(crate) fn day_and_time(at: i64) -> String {
+    clock(at).1
+}
+
 /// The hour and minute of an event, with seconds.
 pub(crate) fn moment(at: i64) -> Markup {
     let (exact, _) = clock(at);
@@ -162,7 +167,7 @@ pub(crate) fn error_in_short(error: &ErrorView) -> Markup {
     let end = cut(&error.message, SHORT_ERROR);
     html! {
         div.error {
-            strong { (error.code.replace('_', " ")) } " "
+            strong { (visible(&error.code.replace('_', " "))) } " "
             span { (visible(&error.message[..end])) @if end < error.message.len() { "…" } }
         }
     }
@@ -171,7 +176,7 @@ pub(crate) fn error_in_short(error: &ErrorView) -> Markup {
 pub(crate) fn error(error: &ErrorView) -> Markup {
     html! {
         div.error {
-            strong { (error.code.replace('_', " ")) } " " span { (visible(&error.message)) }
+            strong { (visible(&error.code.replace('_', " "))) } " " span { (visible(&error.message)) }
             @if let Some(cause) = &error.cause { pre.cause tabindex="0" { (visible(cause)) } }
         }
     }
@@ -211,12 +216,14 @@ pub(crate) fn more_of(path: &str, cursor: &str, label: &str, (next, first): (Opt
     }
 }
 
-pub(crate) fn problem(problem: &Problem) -> Markup {
+/// A refusal; `now_at` is where what it is about is shown as it is now.
+pub(crate) fn problem(problem: &Problem, now_at: Option<&str>) -> Markup {
     html! {
         section.card.refusal {
             h1 { (problem.status().as_u16()) " " (problem.status().canonical_reason().unwrap_or("Error")) }
             p { (visible(problem.detail())) }
             @if let Some(fix) = problem.fix_text() { p { strong { "What helps: " } (visible(fix)) } }
+            @if let Some(now_at) = now_at { p { a href=(now_at) { "Look at it as it is now" } } }
             p { a href="/" { "To the runs" } }
         }
     }

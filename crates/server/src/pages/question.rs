@@ -47,6 +47,16 @@ impl Wanted {
         pairs.collect::<Vec<_>>().join("&")
     }
 
+    /// The address of this page with this question; with none if it is empty.
+    fn at(&self, id: &str) -> String {
+        // An id as it is; whatever else stood in the address, encoded.
+        const KEPT: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC.remove(b'_');
+        let open = percent_encoding::utf8_percent_encode(id, KEPT);
+        let open = if id.is_empty() { String::new() } else { format!("open={open}") };
+        let query = [open, self.place()].into_iter().filter(|part| !part.is_empty()).collect::<Vec<_>>().join("&");
+        if query.is_empty() { "/inbox".to_owned() } else { format!("/inbox?{query}") }
+    }
+
     /// Behind the last of each kind that is shown.
     fn behind(&self, shown: &[(&str, QuestionView)]) -> Wanted {
         let last = |kind: &str, before: &Option<String>| {
@@ -58,9 +68,19 @@ impl Wanted {
     }
 }
 
+/// The page shows one question until the person chooses another: when a colleague answers it, the live region shows the answer. Another
+/// question in its place would have its buttons where a click was meant for this one.
 pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
-    let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
-    let list = region::live(&state, visitor.viewer(), &format!("/ui/inbox{query}")).await.or_shown(&visitor)?;
+    let wanted = Wanted::read(uri.query().unwrap_or_default());
+    let chosen = match wanted.open.clone() {
+        Some(named) => Some(named),
+        None => {
+            let (oldest, _) = open(&state, visitor.viewer(), LISTED as i64, &wanted).await.or_shown(&visitor)?;
+            oldest.into_iter().next().map(|(_, it)| it.id)
+        }
+    };
+    let src = chosen.map_or_else(|| wanted.at(""), |id| wanted.at(&id));
+    let list = region::live(&state, visitor.viewer(), &format!("/ui{src}")).await.or_shown(&visitor)?;
     let body = html! { div.title { h1 { "Inbox" } } (list) };
     Ok(shell::full(&state, &visitor, Head { title: "Inbox", under: "/inbox" }, &body).await)
 }
@@ -99,34 +119,41 @@ async fn detail(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Quest
     }
 }
 
-/// The list, and one of them with all that is needed to answer it: the oldest, unless the address names another.
+/// The list, and the question that the address names: with all that is needed to answer it while it is open, and as it was answered
+/// afterwards. Without a name no question is shown, so that none takes another's place.
 pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> HandlerResult<Markup> {
     let wanted = Wanted::read(query);
     let (mut all, mut more) = open(state, viewer, LISTED as i64, &wanted).await?;
     more |= all.len() > LISTED;
     all.truncate(LISTED);
     let named = match wanted.open.as_deref() {
-        Some(id) => detail(state, viewer, id).await.ok().filter(|it| it.question.status == "open"),
+        Some(id) => detail(state, viewer, id).await.ok(),
         None => None,
     };
-    let chosen = match (named, all.first()) {
-        (Some(named), _) => named,
-        (None, Some((_, oldest))) => detail(state, viewer, &oldest.id).await?,
-        (None, None) if wanted.is_first() => return Ok(html! { p.empty { "Nothing waits for an answer." } }),
-        (None, None) => {
-            return Ok(html! { p.empty { "Nothing more waits for an answer. " a href="/inbox" { "The oldest" } } });
+    if named.is_none() && all.is_empty() {
+        return Ok(html! { p.empty { @if wanted.is_first() { "Nothing waits for an answer." }
+        @else { "Nothing more waits for an answer. " a href="/inbox" { "The oldest" } } } });
+    }
+    let next = all.first().map(|(_, it)| (wanted.at(&it.id), it.path.as_str()));
+    let card = match &named {
+        Some(it) if it.question.status == "open" => {
+            let place = Path((it.question.run.clone(), it.question.step.clone()));
+            let tries = tree::step(State(state.clone()), viewer.reader(), place).await;
+            card(it, viewer.may(Scope::Approve), &tries.map(|it| it.0.earlier_tries).unwrap_or_default())
         }
+        Some(it) => closed(it, next.as_ref()),
+        None => html! { article.card.question {
+            @if wanted.open.is_some() { p { "There is no such question." } }
+            p { (next_one(next.as_ref())) }
+        } },
     };
-    let place = (State(state.clone()), Path((chosen.question.run.clone(), chosen.question.step.clone())));
-    let tries = tree::step(place.0, viewer.reader(), place.1).await.map(|it| it.0.earlier_tries).unwrap_or_default();
-    let here = wanted.place();
-    let to = |id: &str| format!("/inbox?open={id}{}{here}", if here.is_empty() { "" } else { "&" });
+    let chosen = named.map_or_else(String::new, |it| it.question.id);
     Ok(html! {
         div.inbox {
             nav.letters aria-label="Open questions" {
                 ul { @for (kind, it) in &all {
                     li id=(format!("l-{}", it.id)) {
-                        a href=(to(&it.id)) aria-current=[(it.id == chosen.question.id).then_some("true")] {
+                        a href=(wanted.at(&it.id)) aria-current=[(it.id == chosen).then_some("true")] {
                             strong { (parts::visible(&it.path)) }
                             span { span.phase { (kind) } " " (parts::time(it.asked_at)) }
                         }
@@ -139,7 +166,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
                     }
                 }
             }
-            (card(&chosen, viewer.may(Scope::Approve), &tries))
+            (card)
         }
     })
 }
@@ -165,7 +192,7 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Ma
         article.card.question id=(q.id) aria-labelledby=(format!("{}-h", q.id)) {
             div.title {
                 h2 id=(format!("{}-h", q.id)) { (if is_ticket { "Ticket" } else { "Approval" }) " · " (parts::visible(&q.path)) }
-                span.phase { (q.severity) } code { (q.tool) }
+                span.phase { (q.severity) } code { (parts::visible(&q.tool)) }
             }
             p.quiet { "Run " a href=(format!("/runs/{}", q.run)) { (parts::visible(&it.run_name)) } ", step "
                 a href=(format!("/runs/{}/steps/{}", q.run, q.step)) { (q.step) } ", asked " (parts::time(q.asked_at))
@@ -199,14 +226,45 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Ma
     }
 }
 
+/// A question that is not open any more: what was decided, who decided it, and the way to the next one.
+fn closed(it: &QuestionDetailView, next: Option<&(String, &str)>) -> Markup {
+    let q = &it.question;
+    html! {
+        article.card.question id=(q.id) aria-labelledby=(format!("{}-h", q.id)) {
+            div.title { h2 id=(format!("{}-h", q.id)) { (parts::visible(&q.path)) } (parts::state(&q.status)) code { (parts::visible(&q.tool)) } }
+            p.quiet { "Run " a href=(format!("/runs/{}", q.run)) { (parts::visible(&it.run_name)) } ", step "
+                a href=(format!("/runs/{}/steps/{}", q.run, q.step)) { (q.step) } ", asked " (parts::time(q.asked_at)) }
+            (parts::facts(vec![
+                ("Answered by", q.answered_by.as_deref().map(|by| html! { (parts::visible(by)) })),
+                ("Answered", q.answered_at.map(parts::time)),
+                ("Decided", q.action.as_deref().map(|word| html! { (label(word)) })),
+                ("Note", q.note.as_deref().map(|note| html! { (parts::visible(note)) })),
+            ]))
+            @if let Some(input) = &it.edited_input { details.block open { summary { "The input that was approved" } (parts::json(input)) } }
+            @if let Some(answer) = &it.answer { details.block open { summary { "The answer" } (parts::json(answer)) } }
+            p { (next_one(next)) }
+        }
+    }
+}
+
+fn next_one(next: Option<&(String, &str)>) -> Markup {
+    html! {
+        @match next {
+            Some((to, path)) => { "Next: " a href=(to) { (parts::visible(path)) } }
+            None => "Nothing else waits for an answer.",
+        }
+    }
+}
+
 /// Whether a field of the page can hold it.
 fn fits(input: &serde_json::Value) -> bool {
     let text = serde_json::to_string_pretty(input).unwrap_or_default();
     parts::cut(&text, parts::SHOWN_JSON) == text.len()
 }
 
-fn ticket(id: &str, it: &QuestionDetailView, to: &dyn Fn(&str) -> String) -> Markup {
-    let label = |word: &str| match word {
+/// What a decision about a ticket says.
+fn label(word: &str) -> &'static str {
+    match word {
         "resume" => "Resume",
         "skip" => "Skip the step",
         "retry" => "Try again",
@@ -214,7 +272,10 @@ fn ticket(id: &str, it: &QuestionDetailView, to: &dyn Fn(&str) -> String) -> Mar
         "done" => "It was done",
         "not_done" => "It was not done",
         _ => "Decide",
-    };
+    }
+}
+
+fn ticket(id: &str, it: &QuestionDetailView, to: &dyn Fn(&str) -> String) -> Markup {
     html! {
         @if it.allowed.iter().any(|word| word == "done") {
             @let field = format!("{id}-json");

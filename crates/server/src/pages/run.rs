@@ -215,34 +215,42 @@ pub(crate) fn seen(run: &RunView) -> String {
     format!("{}.{}.{}", run.status, run.attempt_number, run.version)
 }
 
-fn actions(run: &RunView) -> Markup {
-    let possible: &[(&str, &str, &str)] = match run.status.as_str() {
+/// What can be asked of a run in this state: the action, its button, and the button's class.
+fn possible(status: &str) -> &'static [(&'static str, &'static str, &'static str)] {
+    match status {
         "created" => &[("start", "Start", "primary"), ("cancel", "Cancel", "danger")],
         "paused" => &[("resume", "Resume", "primary"), ("cancel", "Cancel", "danger")],
         "completed" | "cancelled" => &[],
         "failed" => &[("retry", "Retry", "primary")],
         _ => &[("pause", "Pause", ""), ("cancel", "Cancel", "danger")],
-    };
+    }
+}
+
+/// The command line of each action that the page of a run offers: `kept` is the slot whose folder is kept.
+pub fn run_commands(id: &str, status: &str, kind: &str, kept: Option<&str>) -> Vec<String> {
+    let looks = ["status", "logs -f"].map(|look| format!("repl {look} {id}"));
+    let acts = possible(status).iter().map(|(action, _, _)| format!("repl {action} {id}"));
+    let kept = kept.into_iter().flat_map(|slot| ["extend", "release"].map(|act| format!("repl {act} {slot}")));
+    let again = (kind != "external").then(|| format!("repl run {id}.yaml"));
+    looks.into_iter().chain(acts).chain(kept).chain([format!("repl artifact get {id}")]).chain(again).collect()
+}
+
+fn actions(run: &RunView) -> Markup {
+    let kept = run.allocation.as_deref().filter(|_| run.hold_until.is_some());
     let to = |action: &str| format!("/runs/{}/{action}?seen={}", run.id, seen(run));
     html! {
         div.actions {
-            @for (action, label, class) in possible { (parts::button(label, &to(action), class)) }
-            @if let (Some(slot), Some(_)) = (&run.allocation, run.hold_until) {
+            @for (action, label, class) in possible(&run.status) { (parts::button(label, &to(action), class)) }
+            @if let Some(slot) = kept {
                 (parts::button("Keep 30 min longer", &format!("/allocations/{slot}/extend?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
                 (parts::button("Release", &format!("/allocations/{slot}/release?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
             }
             @if run.kind != "external" { a.button href=(format!("/new?from={}", run.id)) { "Run again" } }
             details.shell { summary { "Shell" }
                 ul.commands {
-                    li { (parts::command(&format!("repl status {}", run.id))) }
-                    li { (parts::command(&format!("repl logs -f {}", run.id))) }
-                    @for (action, _, _) in possible { li { (parts::command(&format!("repl {action} {}", run.id))) } }
-                    @if let (Some(slot), Some(_)) = (&run.allocation, run.hold_until) {
-                        li { (parts::command(&format!("repl extend {slot}"))) }
-                        li { (parts::command(&format!("repl release {slot}"))) }
+                    @for command in run_commands(&run.id, &run.status, &run.kind, kept) {
+                        li { (parts::command(&command)) @if command.starts_with("repl run ") { span.quiet { "again, from the run file under Definition" } } }
                     }
-                    li { (parts::command(&format!("repl artifact get {}", run.id))) }
-                    @if run.kind != "external" { li { (parts::command(&format!("repl run {}.yaml", run.id))) span.quiet { "again, from the run file under Definition" } } }
                 }
             }
         }
@@ -257,7 +265,8 @@ pub(crate) fn paging(query: &str, limit: i64) -> Paging {
 async fn events(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerResult<Markup> {
     let run: RunId = parsed("run", id)?;
     let after = paging(query, EVENTS).after()?;
-    let (_, events, _) = state.engine.events(viewer.org, run, after, EVENTS).await?;
+    let (_, events, newest) = state.engine.events(viewer.org, run, after, EVENTS).await?;
+    let end = (newest > after + EVENTS).then(|| format!("/runs/{id}/events?cursor={}", model::slug(newest - EVENTS)));
     let next = events.last().filter(|_| events.len() as i64 == EVENTS).map(|last| model::slug(last.seq));
     Ok(html! {
         div.scroll tabindex="0" role="region" aria-label="Events" {
@@ -272,6 +281,7 @@ async fn events(state: &Shared, viewer: Viewer, id: &str, query: &str) -> Handle
             }
         }
         (parts::more(&format!("/runs/{id}/events"), next.as_deref(), after == 0))
+        @if let Some(end) = end { nav.pages aria-label="The end" { a href=(end) { "To the newest" } } }
     })
 }
 
@@ -320,7 +330,7 @@ async fn cost(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerR
                 thead { tr { th scope="col" { "Step" } th scope="col" { "Model" } (sums_head()) } }
                 tbody { @for step in &used.steps { tr {
                     td { a href=(format!("/runs/{id}/steps/{}", step.step)) { (parts::visible(&step.path)) } }
-                    td { (step.model.as_deref().unwrap_or("–")) } (sums(&step.usage))
+                    td { (parts::visible(step.model.as_deref().unwrap_or("–"))) } (sums(&step.usage))
                 } } }
             } }
         }

@@ -42,30 +42,39 @@ impl Wanted {
     fn q(&self) -> Option<&str> {
         self.q.as_deref().filter(|text| !text.trim().is_empty())
     }
+    /// The address of this page of the listing.
+    fn place(&self) -> String {
+        let cursor = self.cursor.as_ref().map(|cursor| format!("cursor={}", encoded(cursor)));
+        [self.query()].into_iter().filter(|query| !query.is_empty()).chain(cursor).collect::<Vec<_>>().join("&")
+    }
     /// The address of this listing, without where it goes on.
     fn query(&self) -> String {
         let pairs = [("show", self.show.as_deref()), ("q", self.q())];
-        let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string();
-        let pairs = pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", encode(value?))));
+        let pairs = pairs.into_iter().filter_map(|(key, value)| Some(format!("{key}={}", encoded(value?))));
         pairs.collect::<Vec<_>>().join("&")
     }
+}
+
+fn encoded(text: &str) -> String {
+    percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC).to_string()
+}
+
+/// The page of the list that a form came from, by the query that its button carried.
+pub(crate) fn address(query: &str) -> String {
+    let place = Wanted::read(query).map(|wanted| wanted.place()).unwrap_or_default();
+    if place.is_empty() { "/runs".to_owned() } else { format!("/runs?{place}") }
 }
 
 async fn listed(state: &Shared, viewer: Viewer, wanted: &Wanted) -> HandlerResult<wire::api::Page<RunView>> {
     let show = wanted.show();
     let status = RunStatus::ALL.iter().any(|status| status.as_str() == show).then(|| show.to_owned());
-    // A text is looked for in runs of every state.
-    let q = wanted.q().map(str::to_owned);
-    let filter = Filter::of(show == "all", status.filter(|_| q.is_none()), q, wanted.cursor.clone());
+    let filter = Filter::of(show == "all", status, wanted.q().map(str::to_owned), wanted.cursor.clone());
     Ok(run::list(State(state.clone()), viewer.reader(), Query(filter)).await?.0)
 }
 
 pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
     let wanted = Wanted::read(uri.query().unwrap_or_default()).or_shown(&visitor)?;
-    let mut query = wanted.query();
-    if let Some(cursor) = &wanted.cursor {
-        query = format!("{query}{}cursor={cursor}", if query.is_empty() { "" } else { "&" });
-    }
+    let query = wanted.place();
     let src = if query.is_empty() { "/ui/runs".to_owned() } else { format!("/ui/runs?{query}") };
     let list = region::live(&state, visitor.viewer(), &src).await.or_shown(&visitor)?;
     let body = html! {
@@ -92,7 +101,7 @@ fn filters(wanted: &Wanted) -> Markup {
             }
             button type="submit" { "Filter" }
         }
-        @if wanted.q().is_some() { p.quiet { "Looked for in the newest 10,000 runs of every state." } }
+        @if wanted.q().is_some() { p.quiet { "Looked for in the newest 10,000 runs." } }
     }
 }
 
@@ -104,6 +113,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
     if runs.data.is_empty() {
         return Ok(empty(viewer, &wanted));
     }
+    let to = |action: &str| format!("/runs?do={action}&at={}", encoded(&wanted.place()));
     Ok(html! {
         div.scroll tabindex="0" role="region" aria-label="Runs" {
             table.list {
@@ -116,7 +126,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
             }
         }
         @if writes { div.actions.several {
-            span.quiet { "The chosen:" } (parts::button("Cancel", "/runs?do=cancel", "danger")) (parts::button("Retry", "/runs?do=retry", ""))
+            span.quiet { "The chosen:" } (parts::button("Cancel", &to("cancel"), "danger")) (parts::button("Retry", &to("retry"), ""))
         } }
         (parts::more(base.trim_end_matches('?'), runs.next_cursor.as_deref(), wanted.cursor.is_none()))
     })
@@ -126,7 +136,7 @@ fn row(run: &RunView, writes: bool) -> Markup {
     let ended = run.completed_at.or(run.cancelled_at);
     html! {
         tr id=(run.id) {
-            @if writes { td.pick { input type="checkbox" form="act" name="run" value=(format!("{} {}", run.id, super::run::seen(run))) aria-label=(format!("Choose {}", run.name)); } }
+            @if writes { td.pick { input type="checkbox" form="act" name="run" value=(format!("{} {}", run.id, super::run::seen(run))) aria-label=(parts::visible(&format!("Choose {}", run.name))); } }
             td { (parts::state(&run.status))
                 @if let Some(phase) = run.phase.as_ref().filter(|phase| **phase != run.status && ended.is_none()) {
                     span.phase { (phase) }

@@ -1,6 +1,7 @@
 //! Sessions: which browser is whose. A session stands for a token; what it may do is what the token may do. Sessions of `repl ui` live
 //! in memory and end with the process, all others are rows. Never accepted by the API.
 
+use super::said::{self, Said};
 use super::{Door, guard, see_other};
 use crate::{Shared, now_ms};
 use axum::body::Body;
@@ -36,6 +37,8 @@ pub(crate) struct Visitor {
     pub(crate) secret: String,
     pub(crate) until: Timestamp,
     pub(crate) door: Door,
+    /// What was done a moment ago, for the page that is reached after it.
+    pub(crate) said: Option<Said>,
 }
 
 /// Which fragments a person may see: nothing in them depends on more than this.
@@ -84,14 +87,14 @@ impl Visitor {
     pub(crate) fn remembered(state: &Shared, door: Door, headers: &HeaderMap) -> Option<Visitor> {
         let secret = cookie(headers, &cookie_name(state, door))?;
         let (token, until) = state.pages.sessions.remembered(blake3::hash(secret.as_bytes()).as_bytes())?;
-        Some(Visitor { token, secret: secret.to_owned(), until, door })
+        Some(Visitor { token, secret: secret.to_owned(), until, door, said: said(state, door, headers) })
     }
 
     /// Of a request's cookie, if it is good.
     pub(crate) async fn of(state: &Shared, door: Door, headers: &HeaderMap) -> Option<Visitor> {
         let secret = cookie(headers, &cookie_name(state, door))?;
         let (token, until) = state.pages.sessions.check(state, door, secret).await?;
-        Some(Visitor { token, secret: secret.to_owned(), until, door })
+        Some(Visitor { token, secret: secret.to_owned(), until, door, said: said(state, door, headers) })
     }
 
     /// Whether the session is still good.
@@ -202,8 +205,25 @@ fn cookie_name(state: &Shared, door: Door) -> String {
 }
 
 fn set_cookie(state: &Shared, door: Door, value: &str, seconds: i64) -> HeaderValue {
+    cookie_of(&cookie_name(state, door), state, door, value, seconds)
+}
+
+/// A cookie for the page that is reached after an act; without an act, its end.
+pub(crate) fn said_cookie(state: &Shared, door: Door, said: Option<Said>) -> HeaderValue {
+    let value = said.map_or_else(String::new, Said::written);
+    cookie_of(&said_name(state, door), state, door, &value, if said.is_some() { said::SECONDS } else { 0 })
+}
+
+fn said(state: &Shared, door: Door, headers: &HeaderMap) -> Option<Said> {
+    Said::read(cookie(headers, &said_name(state, door))?)
+}
+
+fn said_name(state: &Shared, door: Door) -> String {
+    format!("{}_said", cookie_name(state, door))
+}
+
+fn cookie_of(name: &str, state: &Shared, door: Door, value: &str, seconds: i64) -> HeaderValue {
     let secure = if guard::is_secure(state, door) { "; Secure" } else { "" };
-    let name = cookie_name(state, door);
     let text = format!("{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}");
     HeaderValue::from_str(&text).expect("a cookie is ASCII")
 }

@@ -82,7 +82,7 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Query(wa
         @if secrets.data.is_empty() { p.quiet { "None. " (parts::command("repl secret set NAME")) } } @else {
             div.scroll tabindex="0" role="region" aria-label="Secrets" { table.list {
                 thead { tr { th scope="col" { "Name" } th.r scope="col" { "Set" } } }
-                tbody { @for it in &secrets.data { tr { td { code { (it.name) } } td.r { (parts::time(it.updated_at)) } } } }
+                tbody { @for it in &secrets.data { tr { td { code { (parts::visible(&it.name)) } } td.r { (parts::time(it.updated_at)) } } } }
             } }
             (more("secrets", "Further secrets", &secrets.next_cursor, &wanted.secrets))
         }
@@ -90,7 +90,7 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Query(wa
         div.scroll tabindex="0" role="region" aria-label="Providers" { table.list {
             thead { tr { th scope="col" { "Name" } th scope="col" { "Kind" } th scope="col" { "Regions" } th.r scope="col" { "Machines" } th.r scope="col" { "Per hour" } th scope="col" { "From" } } }
             tbody { @for it in &providers.data { tr {
-                td { (it.name) @if it.leaving { span.phase { "leaving" } } } td { (it.kind.as_deref().unwrap_or("–")) } td { (it.regions.join(", ")) }
+                td { (parts::visible(&it.name)) @if it.leaving { span.phase { "leaving" } } } td { (it.kind.as_deref().unwrap_or("–")) } td { (it.regions.join(", ")) }
                 td.r.num { (it.instances) " of " (it.max_instances) } td.r { (parts::credits(&it.price_per_hour)) } td { (it.source) }
             } } }
         } }
@@ -102,7 +102,7 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Query(wa
 
 pub(crate) async fn revoke(Path(id): Path<String>, sent: Sent) -> Response {
     let answer = ended(&sent, id).await;
-    sent.answered(answer, "/settings").await
+    sent.answered(answer, "/settings", "revoke").await
 }
 
 async fn ended(sent: &Sent, id: String) -> HandlerResult {

@@ -1,8 +1,9 @@
 //! What every page has around it: navigation, the one form that actions use, the line that screen readers hear.
 
-use super::session::Visitor;
-use super::{Door, asset, build, private_html, region};
+use super::session::{self, Visitor};
+use super::{Door, asset, build, parts, private_html, region};
 use crate::Shared;
+use axum::http::header;
 use axum::response::Response;
 use maud::{DOCTYPE, Markup, html};
 
@@ -36,7 +37,7 @@ pub(crate) fn head(title: &str) -> Markup {
         meta charset="utf-8";
         meta name="viewport" content="width=device-width, initial-scale=1";
         meta name="color-scheme" content="light dark";
-        title { (title) " · Remuda" }
+        title { (parts::visible(title)) " · Remuda" }
         link rel="icon" type="image/svg+xml" href=(asset::icon().path);
         link rel="stylesheet" href=(asset::style().path);
         script src=(asset::script().path) defer {}
@@ -46,7 +47,11 @@ pub(crate) fn head(title: &str) -> Markup {
 /// A page with the number of open questions in its navigation.
 pub(crate) async fn full(state: &Shared, visitor: &Visitor, head: Head<'_>, body: &Markup) -> Response {
     let count = region::live(state, visitor.viewer(), "/ui/inbox/count").await.ok();
-    private_html(dressed(visitor, &head, count.as_ref(), body))
+    let mut response = private_html(dressed(visitor, &head, count.as_ref(), body));
+    if visitor.said.is_some() {
+        response.headers_mut().insert(header::SET_COOKIE, session::said_cookie(state, visitor.door, None));
+    }
+    response
 }
 
 /// The same without a read, for refusals.
@@ -73,7 +78,7 @@ fn dressed(visitor: &Visitor, at: &Head<'_>, count: Option<&Markup>, body: &Mark
                     }
                     form.out method="post" action="/logout" {
                         input type="hidden" name="csrf" value=(visitor.form_token());
-                        span.who title=(format!("scope {}", visitor.token.scope.as_str())) { (visitor.token.name) }
+                        span.who title=(format!("scope {}", visitor.token.scope.as_str())) { (parts::visible(&visitor.token.name)) }
                         button.link type="submit" { "Sign out" }
                     }
                 }
@@ -83,7 +88,7 @@ fn dressed(visitor: &Visitor, at: &Head<'_>, count: Option<&Markup>, body: &Mark
                     button type="submit" disabled { "None" }
                     input type="hidden" name="csrf" value=(visitor.form_token());
                 }
-                main id="main" tabindex="-1" { (body) }
+                main id="main" tabindex="-1" { @if let Some(said) = visitor.said { (said.line()) } (body) }
                 footer.foot {
                     // The port of `repl ui` serves no API.
                     @if visitor.door == Door::Server { a href="/api/v1/docs" { "API" } }

@@ -386,7 +386,8 @@ async fn a_run_is_planned_and_started_once_by_a_form() {
     let plan = post(&world, "/new?do=plan", &cookie, &body).await;
     assert!(plan.text.contains("What would happen") && plan.text.contains("&lt;b&gt;hi"), "{}", plan.text);
     let once = plan.text.split(r#"name="once" value=""#).nth(1).unwrap().split('"').next().unwrap();
-    let body = format!("{body}&once={once}");
+    let planned = plan.text.split(r#"name="planned" value=""#).nth(1).unwrap().split('"').next().unwrap();
+    let body = format!("{body}&once={once}&planned={planned}");
     let first = post(&world, "/new?do=start", &cookie, &body).await;
     let second = post(&world, "/new?do=start", &cookie, &body).await;
     assert!(first.header("location").starts_with("/runs/run_"), "{}", first.text);
@@ -418,7 +419,10 @@ async fn a_run_file_is_pasted_and_its_definition_is_the_same_run_again() {
         max_duration: 2h\nhold: 1m\nbudget: 3\npriority: high\nretry: {max_attempts: 2, on_events: [error], delay: 5s}\nartifacts: ['out/*']\n";
     let agents = "type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n    steps:\n    - {name: s, wait: 1s}\n";
     for (file, once) in [(task, "1"), (agents, "2")] {
-        let done = post(&world, "/new?do=start", &cookie, &format!("{}&once={once}", plan(file))).await;
+        let planned = post(&world, "/new?do=plan", &cookie, &plan(file)).await.text;
+        let planned = planned.split(r#"name="planned" value=""#).nth(1).unwrap().split('"').next().unwrap();
+        let form = format!("{}&once={once}&planned={planned}", plan(file));
+        let done = post(&world, "/new?do=start", &cookie, &form).await;
         assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
         let run = done.header("location").strip_prefix("/runs/").unwrap().to_owned();
         let shown = world.ask("get", &format!("/api/v1/runs/{run}/definition"), Some(&world.admin), &[], "").await.body;
@@ -469,8 +473,25 @@ async fn runs_are_found_by_a_text_of_their_name_or_command() {
         assert_eq!(names, found, "{text}");
         assert_eq!(get(&world, &format!("/runs?q={text}"), &cookie).await.text.matches("<tr id=").count(), found.len());
     }
-    let both = world.ask("get", "/api/v1/runs?q=a&status=failed", Some(&world.admin), &[], "").await;
-    assert_eq!(both.status, StatusCode::BAD_REQUEST);
+    // A state and a text at once: both count.
+    let cancelled =
+        world.ask("get", "/api/v1/runs?name=third", Some(&world.admin), &[], "").await.body["data"][0]["id"].clone();
+    let cancel = format!("/api/v1/runs/{}/cancel", cancelled.as_str().unwrap());
+    assert!(world.ask("post", &cancel, Some(&world.admin), &[], "").await.status.is_success());
+    for (api, page, found) in [
+        ("status=cancelled", "show=cancelled", vec!["third"]),
+        ("status=created", "show=created", vec!["first"]),
+        ("all=false", "show=open", vec!["first"]),
+        ("status=failed", "show=failed", vec![]),
+        ("all=true", "show=all", vec!["third", "first"]),
+    ] {
+        let listed = world.ask("get", &format!("/api/v1/runs?q=done&{api}"), Some(&world.admin), &[], "").await.body;
+        let names: Vec<&str> =
+            listed["data"].as_array().unwrap().iter().map(|run| run["name"].as_str().unwrap()).collect();
+        assert_eq!(names, found, "{api}");
+        let shown = get(&world, &format!("/runs?q=done&{page}"), &cookie).await.text;
+        assert_eq!(shown.matches("<tr id=").count(), found.len(), "{page}");
+    }
     let elsewhere = world.engine.ensure_org("elsewhere").await.unwrap();
     let stranger = world.token(elsewhere, Scope::Read).await;
     let none = world.ask("get", "/api/v1/runs?q=done", Some(&stranger), &[], "").await.body;

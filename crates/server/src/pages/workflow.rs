@@ -1,12 +1,13 @@
 //! Workflows: the durable steps behind runs and machines, as a list and as a graph with its table.
 
-use super::act::{Sent, answer_of, no_action};
+use super::act::{Sent, answer_of, no_action, stale};
 use super::drawing::Tone;
 use super::drawing::graph::{Node, graph};
 use super::region;
+use super::said::Said;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, parts, run, see_other};
+use super::{OrShown as _, PageResult, parts, run};
 use crate::auth::Reader;
 use crate::input::{Nothing, Path, Query};
 use crate::problem::HandlerResult;
@@ -77,7 +78,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str) -> HandlerR
         } } }
         @if !it.orphan_risks.is_empty() {
             h2 { "May be left behind" }
-            ul { @for risk in &it.orphan_risks { li { (risk.kind) " " code { (parts::visible(&risk.name)) } " at " (risk.provider.as_deref().unwrap_or("?")) ": " (parts::visible(risk.error.as_deref().unwrap_or("its end was not confirmed"))) } } }
+            ul { @for risk in &it.orphan_risks { li { (risk.kind) " " code { (parts::visible(&risk.name)) } " at " (parts::visible(risk.provider.as_deref().unwrap_or("?"))) ": " (parts::visible(risk.error.as_deref().unwrap_or("its end was not confirmed"))) } } }
         }
     })
 }
@@ -115,7 +116,7 @@ fn row(node: &NodeView) -> Markup {
     html! {
         tr id=(format!("n-{}", node.name)) {
             td { (parts::state(&node.status)) } td { (parts::visible(&node.name)) }
-            td.quiet { (node.after.join(", ")) } td.r.num { (node.tries) } td.r { (parts::lasted(node.started_at, node.ended_at)) }
+            td.quiet { (parts::visible(&node.after.join(", "))) } td.r.num { (node.tries) } td.r { (parts::lasted(node.started_at, node.ended_at)) }
             td {
                 @if let Some(error) = &node.error { span.bad { (parts::visible(error)) } }
                 @if let Some(child) = &node.child { a href=(format!("/workflows/{child}")) { (child) } }
@@ -147,9 +148,20 @@ pub(crate) async fn act(Path((id, action)): Path<(String, String)>, sent: Sent) 
     match to_workflow(&sent, &id, &action).await {
         Ok(answer) if answer.status().is_success() => {
             let now: Result<WorkflowView, _> = answer_of(Ok(answer)).await;
-            see_other(&format!("/workflows/{}", now.map_or(id, |it| it.id)))
+            let to = format!("/workflows/{}", now.map_or(id, |it| it.id));
+            sent.done(&to, Said::of(&format!("workflow-{action}")))
         }
-        refused => sent.answered(refused, "/workflows").await,
+        refused => sent.answered(refused, &format!("/workflows/{id}"), "").await,
+    }
+}
+
+/// Whether the workflow is still in the state that the page showed; a repetition was judged before.
+async fn as_seen(sent: &Sent, id: &str, repeated: bool) -> HandlerResult<()> {
+    let now = workflow::show(sent.shared(), sent.visitor.viewer().reader(), Path(id.to_owned())).await?.0;
+    if repeated || now.status == sent.button.seen {
+        Ok(())
+    } else {
+        stale(format!("the workflow is {} now", now.status))
     }
 }
 
@@ -158,9 +170,15 @@ async fn to_workflow(sent: &Sent, id: &str, action: &str) -> HandlerResult {
     match action {
         "cancel" => {
             let body = CancelBody { reason: sent.form.get("reason").map(str::to_owned) };
-            workflow::cancel(shared, writer, path, sent.asked(body, "cancel-workflow", id, seen)).await
+            let asked = sent.asked(body, "cancel-workflow", id, seen);
+            as_seen(sent, id, sent.is_repeated(&asked).await?).await?;
+            workflow::cancel(shared, writer, path, asked).await
         }
-        "retry" => workflow::retry(shared, writer, path, sent.asked(Nothing {}, "retry-workflow", id, seen)).await,
+        "retry" => {
+            let asked = sent.asked(Nothing {}, "retry-workflow", id, seen);
+            as_seen(sent, id, sent.is_repeated(&asked).await?).await?;
+            workflow::retry(shared, writer, path, asked).await
+        }
         other => no_action(other),
     }
 }

@@ -10,6 +10,7 @@ pub struct EventView {
     pub at: i64,
     pub kind: String,
     pub run: Option<String>,
+    /// What happened, by kind. `by` names the token whose request it was, in events that follow at once from a request.
     pub body: serde_json::Value,
 }
 
