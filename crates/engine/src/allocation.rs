@@ -157,6 +157,22 @@ impl Engine {
             .await
     }
 
+    /// Those whose folder is held now.
+    pub async fn held_allocations(
+        &self,
+        org: OrgId,
+        before: i64,
+        limit: i64,
+    ) -> Result<Vec<AllocationOverview>, Failure> {
+        let context = self.context.clone();
+        self.store
+            .read("allocation.held", move |tx| {
+                let found = store::allocation::held_page(tx, org, before, limit)?;
+                found.into_iter().map(|slot| snapshot(tx, &context, slot)).collect()
+            })
+            .await
+    }
+
     pub async fn allocation(&self, org: OrgId, id: AllocationId) -> Result<AllocationOverview, Failure> {
         let context = self.context.clone();
         self.store

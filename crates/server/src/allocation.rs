@@ -8,16 +8,40 @@ use axum::Json;
 use axum::extract::State;
 use engine::allocation::{AllocationOverview, SlotRender};
 use model::AllocationId;
+use serde::Deserialize;
 use std::sync::Arc;
 use wire::api::{AllocationView, ExtendBody, Page};
+
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[serde(default)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Filter {
+    /// Only those whose folder is held after their end.
+    held: Option<bool>,
+    /// How many at most; 50 unless given.
+    #[param(minimum = 1, maximum = 1000)]
+    limit: Option<i64>,
+    /// `next_cursor` of the page before.
+    cursor: Option<String>,
+}
+
+impl Filter {
+    pub(crate) fn held(limit: i64, cursor: Option<String>) -> Filter {
+        Filter { held: Some(true), limit: Some(limit), cursor }
+    }
+}
 
 pub(crate) async fn list(
     State(state): State<Shared>,
     reader: Reader,
-    Query(paging): Query<Paging>,
+    Query(filter): Query<Filter>,
 ) -> HandlerResult<Json<Page<AllocationView>>> {
+    let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let (limit, before) = (paging.limit()?, paging.before()?);
-    let found = state.engine.allocations(reader.org(), before, limit).await?;
+    let found = match filter.held {
+        Some(true) => state.engine.held_allocations(reader.org(), before, limit).await?,
+        _ => state.engine.allocations(reader.org(), before, limit).await?,
+    };
     Ok(page(found, limit, |p| p.allocation.id.0, |p| view(p, now_ms())))
 }
 

@@ -12,6 +12,8 @@ mod crowd;
 mod doors;
 mod drawing;
 #[cfg(test)]
+mod followed;
+#[cfg(test)]
 mod full;
 mod guard;
 mod image;
@@ -39,6 +41,8 @@ mod settings;
 mod shell;
 #[cfg(test)]
 mod stale;
+#[cfg(test)]
+mod slots;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -73,6 +77,9 @@ pub struct PagesConfig {
     pub insecure: bool,
 }
 
+/// Four random bits each.
+const LABEL_CHARS: usize = 32;
+
 /// What a process knows about its pages.
 pub(crate) struct Pages {
     pub(crate) config: PagesConfig,
@@ -84,6 +91,9 @@ pub(crate) struct Pages {
     failures: login::Failures,
     live: live::Live,
     tickets: ticket::Tickets,
+    /// Unguessable: stands before the control id in the host name of what `repl ui` opens. Cookies ignore ports, so another program of this
+    /// machine would get the session's cookie if it could lead a browser to this name at its own port.
+    label: String,
     layouts: drawing::graph::Layouts,
     searches: log_search::Searches,
     windows: log_window::Kept,
@@ -102,6 +112,7 @@ impl Pages {
             failures: Default::default(),
             live: Default::default(),
             tickets: Default::default(),
+            label: blake3::hash(engine::store::session::new_secret().as_bytes()).to_hex()[..LABEL_CHARS].to_owned(),
             layouts: Default::default(),
             searches: Default::default(),
             windows: Default::default(),
@@ -111,6 +122,11 @@ impl Pages {
     /// Browsers that follow pages of this process.
     pub(crate) fn open_streams(&self) -> u64 {
         self.live.streams.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// The host name under which the port of `repl ui` answers.
+    pub(crate) fn own_name(&self, control_id: &str) -> String {
+        format!("{}.{control_id}.localhost", self.label)
     }
 
     /// Forgets what is known of sessions, so that those that have ended are refused.

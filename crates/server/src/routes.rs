@@ -153,7 +153,7 @@ api! {
     get "/instances/{id}" instance::show, read, "One machine", => 200 InstanceView;
     post "/instances/{id}/drain" instance::drain, write, "Take a machine out of the pool; it ends when its job has", => 200 InstanceView;
     post "/instances/{id}/terminate" instance::terminate, write, "End a machine; `force` also under a job or hold", TerminateBody => 200 InstanceView;
-    get "/allocations" allocation::list, read, "Slots, newest first", => 200 Page of AllocationView;
+    get "/allocations" allocation::list, read, "Slots, newest first", ?allocation::Filter, => 200 Page of AllocationView;
     get "/allocations/{id}" allocation::show, read, "One slot", => 200 AllocationView;
     post "/allocations/{id}/extend" allocation::extend, write, "Keep a finished slot's folder longer", ExtendBody => 200 AllocationView | 402;
     post "/allocations/{id}/release" allocation::release, write, "Give a hold up", => 200 AllocationView;

@@ -97,13 +97,31 @@ pub fn page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allo
     doc::page(tx.rows(&PAGE, &args![org, at, before, limit])?, 0)
 }
 
+/// Finished ones whose folder is held now.
+pub fn held_page(tx: &mut Tx, org: OrgId, before: i64, limit: i64) -> Result<Vec<Allocation>, Failure> {
+    let (at, now) = (made_at(tx, &MADE_AT, before)?, tx.at());
+    doc::page(tx.rows(&HELD_PAGE, &args![org, at, before, limit, now])?, 0)
+}
+
 /// Whether the folder of this allocation is still kept.
 fn kept(a: &Allocation) -> bool {
     !a.workdir_released
 }
 
-pub(crate) const ALL: &[&Sql] =
-    &[&INSERT, &SAVE, &FIND, &AVAILABLE, &OF_INSTANCE, &KEPT_ON, &KEPT_IDS, &OF_JOB, &COUNT_HELD, &PAGE, &MADE_AT];
+pub(crate) const ALL: &[&Sql] = &[
+    &INSERT,
+    &SAVE,
+    &FIND,
+    &AVAILABLE,
+    &OF_INSTANCE,
+    &KEPT_ON,
+    &KEPT_IDS,
+    &OF_JOB,
+    &COUNT_HELD,
+    &PAGE,
+    &HELD_PAGE,
+    &MADE_AT,
+];
 
 const INSERT: Sql = Sql::new(
     "INSERT INTO allocations (id, org_id, created_at, instance_id, job_id, status, kept, hold_until, version, doc)
@@ -129,5 +147,11 @@ const COUNT_HELD: Sql =
 const PAGE: Sql = Sql::new(
     "SELECT doc FROM allocations
       WHERE org_id = $1 AND (created_at, id) < ($2, $3) ORDER BY created_at DESC, id DESC LIMIT $4",
+);
+const HELD_PAGE: Sql = Sql::new(
+    "SELECT doc FROM allocations
+      WHERE org_id = $1 AND (created_at, id) < ($2, $3) AND kept = 1 AND hold_until IS NOT NULL AND hold_until > $5
+        AND status IN ('COMPLETE', 'FAILED')
+      ORDER BY created_at DESC, id DESC LIMIT $4",
 );
 const MADE_AT: Sql = Sql::new("SELECT created_at FROM allocations WHERE id = $1");

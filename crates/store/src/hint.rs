@@ -32,6 +32,8 @@ pub enum Hint {
     Org(OrgId, Topic),
     /// Providers were added or removed: every process reads them again.
     Providers,
+    /// What the page of orphans shows changed. Orphans belong to no org.
+    Orphans,
 }
 
 /// Which listing of an org changed.
@@ -42,13 +44,20 @@ pub enum Topic {
     /// Tickets and approvals.
     Inbox,
     Money,
-    /// Executions of calls.
+    /// Executions of calls, and results that are kept.
     Calls,
+    Workflows,
 }
 
 impl Topic {
-    const ALL: [(Topic, char); 5] =
-        [(Topic::Runs, 'r'), (Topic::Machines, 'm'), (Topic::Inbox, 'i'), (Topic::Money, 'c'), (Topic::Calls, 'x')];
+    const ALL: [(Topic, char); 6] = [
+        (Topic::Runs, 'r'),
+        (Topic::Machines, 'm'),
+        (Topic::Inbox, 'i'),
+        (Topic::Money, 'c'),
+        (Topic::Calls, 'x'),
+        (Topic::Workflows, 'w'),
+    ];
 
     fn letter(self) -> char {
         Topic::ALL.iter().find(|(topic, _)| *topic == self).map_or(' ', |(_, letter)| *letter)
@@ -71,6 +80,7 @@ impl Hint {
             Hint::Org(org, topic) => format!("g{}{}", topic.letter(), org.0),
             Hint::Tokens => "t".to_owned(),
             Hint::Providers => "p".to_owned(),
+            Hint::Orphans => "u".to_owned(),
         }
     }
 
@@ -96,6 +106,7 @@ impl Hint {
             }
             b't' => Some(Hint::Tokens),
             b'p' => Some(Hint::Providers),
+            b'u' => Some(Hint::Orphans),
             _ => None,
         }
     }
@@ -164,6 +175,8 @@ mod tests {
             Hint::Tokens,
             Hint::Org(OrgId(12), Topic::Machines),
             Hint::Org(OrgId(13), Topic::Runs),
+            Hint::Org(OrgId(14), Topic::Workflows),
+            Hint::Orphans,
         ] {
             assert_eq!(Hint::from_line(&hint.to_line()), Some(hint));
         }

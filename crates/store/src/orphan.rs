@@ -1,6 +1,7 @@
 //! Rows of orphans, of the whitelist and of scans. They belong to the installation. A scan replaces what a provider said; who asked for an
 //! orphan's end and who was told of it are columns of their own, so that neither overwrites the other.
 
+use crate::hint::Hint;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::Row;
@@ -62,16 +63,19 @@ pub fn seen(tx: &mut Tx, provider: &str, pool: PoolId, scan: Timestamp, listed: 
     let id = tx.next_id();
     let at = tx.at();
     let price = listed.price_micro.unwrap_or(0);
+    tx.hint(Hint::Orphans);
     tx.post(&SEEN, args![id, provider, &listed.handle, pool, control_id, price, at, scan, doc::write(listed)])
 }
 
 /// Of a pool that was listed to the end, up to `limit` of those that were not seen again; how many.
 pub fn vanished(tx: &mut Tx, pool: PoolId, scan: Timestamp, limit: i64) -> Result<u64, Failure> {
+    tx.hint(Hint::Orphans);
     tx.exec(&VANISHED, &args![pool, scan, limit])
 }
 
 /// It is tracked, or gone.
 pub fn remove(tx: &mut Tx, provider: &str, provider_id: &str) -> Result<(), Failure> {
+    tx.hint(Hint::Orphans);
     tx.post(&REMOVE, args![provider, provider_id])
 }
 
@@ -110,15 +114,18 @@ pub fn told(tx: &mut Tx, id: OrphanId) -> Result<(), Failure> {
 
 pub fn end_asked(tx: &mut Tx, id: OrphanId, org: OrgId, by: &str) -> Result<(), Failure> {
     let at = tx.at();
+    tx.hint(Hint::Orphans);
     tx.post(&END_ASKED, args![id, at, org, by])
 }
 
 pub fn end_failed(tx: &mut Tx, id: OrphanId, why: &str) -> Result<(), Failure> {
+    tx.hint(Hint::Orphans);
     tx.post(&END_FAILED, args![id, why])
 }
 
 /// Its end was refused for good: it is not ending any more, and its row says why.
 pub fn end_refused(tx: &mut Tx, id: OrphanId, why: &str) -> Result<(), Failure> {
+    tx.hint(Hint::Orphans);
     tx.post(&END_REFUSED, args![id, why])
 }
 
@@ -134,11 +141,13 @@ pub fn keep(tx: &mut Tx, w: &Whitelisted) -> Result<(), Failure> {
         w.expires_at,
         w.notes.as_deref()
     ];
+    tx.hint(Hint::Orphans);
     tx.post(&KEEP, row)
 }
 
 /// Whether there was one.
 pub fn unkeep(tx: &mut Tx, provider: &str, provider_id: &str) -> Result<bool, Failure> {
+    tx.hint(Hint::Orphans);
     Ok(tx.exec(&UNKEEP, &args![provider, provider_id])? > 0)
 }
 
@@ -157,6 +166,7 @@ pub fn expire(tx: &mut Tx, limit: i64) -> Result<i64, Failure> {
     let at = tx.at();
     let rows = tx.rows(&EXPIRED, &args![at, limit])?;
     for row in &rows {
+        tx.hint(Hint::Orphans);
         tx.post(&UNKEEP, args![row.str(0)?, row.str(1)?])?;
         tx.post(&TELL_AGAIN, args![row.str(0)?, row.str(1)?])?;
     }
@@ -164,6 +174,7 @@ pub fn expire(tx: &mut Tx, limit: i64) -> Result<i64, Failure> {
 }
 
 pub fn save_scan(tx: &mut Tx, pool: PoolId, scan: &Scan) -> Result<(), Failure> {
+    tx.hint(Hint::Orphans);
     tx.post(&SAVE_SCAN, args![pool, doc::write(scan)])
 }
 

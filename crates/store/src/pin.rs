@@ -2,6 +2,7 @@
 
 use crate::args;
 use crate::exec::{self, ExecRow};
+use crate::hint::{Hint, Topic};
 use crate::object::id_of;
 use crate::sql::Sql;
 use crate::tx::Tx;
@@ -28,6 +29,7 @@ pub fn find(tx: &mut Tx, org: OrgId, project: &str, node: NodeId) -> Result<Opti
 
 pub fn set(tx: &mut Tx, org: OrgId, project: &str, node: NodeId, exec: ExecId) -> Result<(), Failure> {
     let (at, id) = (tx.at(), tx.next_id());
+    tx.hint(Hint::Org(org, Topic::Calls));
     tx.post(&SET, args![org, project, &node.0.0[..], &exec.0.0[..], at, id])
 }
 
@@ -45,6 +47,7 @@ pub fn is_stale(tx: &mut Tx, org: OrgId, project: &str, node: NodeId) -> Result<
 }
 
 pub fn remove(tx: &mut Tx, org: OrgId, project: &str, node: NodeId) -> Result<(), Failure> {
+    tx.hint(Hint::Org(org, Topic::Calls));
     tx.post(&REMOVE, args![org, project, &node.0.0[..]])
 }
 

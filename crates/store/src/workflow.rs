@@ -1,5 +1,6 @@
 //! Rows of workflows: one row a workflow, its whole DAG inside, so that a running one never meets a changed blueprint.
 
+use crate::hint::{Hint, Topic};
 use crate::newest::made_at;
 use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
@@ -22,6 +23,7 @@ pub fn insert(tx: &mut Tx, w: &Workflow) -> Result<(), Failure> {
         w.version,
         doc::write(w)
     ];
+    tx.hint(Hint::Org(w.org, Topic::Workflows));
     tx.post(&INSERT, row)
 }
 
@@ -37,6 +39,7 @@ pub fn save(tx: &mut Tx, w: &Workflow) -> Result<(), Failure> {
         next.version,
         doc::write(&next)
     ];
+    tx.hint(Hint::Org(w.org, Topic::Workflows));
     tx.post_meaning(&SAVE, row, Meaning::no_row(Refused::Stale { what: "the workflow" }))
 }
 

@@ -141,13 +141,18 @@ impl Inner {
         let mut touched = if untold { self.known.clone() } else { BTreeSet::new() };
         let (mut told, mut worked) = (untold, untold);
         while let Some(hint) = (self.next_hint)() {
-            told |= !matches!(hint, Hint::Org(..)); // what a listing shows is no news to a run
+            told |= !matches!(hint, Hint::Org(..) | Hint::Orphans); // what a listing shows is no news to a run
             match hint {
                 Hint::Run(run) => drop(touched.insert(run)),
                 Hint::Instance(instance) => drop(self.instances.insert(instance)),
                 Hint::Work(_) | Hint::Everything => worked = true,
-                Hint::Logs(_) | Hint::RunLogs(_) | Hint::Offers(_) | Hint::Tokens | Hint::Providers | Hint::Org(..) => {
-                }
+                Hint::Logs(_)
+                | Hint::RunLogs(_)
+                | Hint::Offers(_)
+                | Hint::Tokens
+                | Hint::Providers
+                | Hint::Orphans
+                | Hint::Org(..) => {}
             }
         }
         if worked {

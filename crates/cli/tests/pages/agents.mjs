@@ -14,6 +14,12 @@ await run(async browser => {
   await page.locator(".tree .st", { hasText: "waiting" }).waitFor();
   await shown(page, "run");
 
+  // The step that waits is followed on its own page.
+  const looked = await context.newPage();
+  await looked.goto(at(await page.locator(".tree a[href*='/steps/']", { hasText: "agree" }).getAttribute("href")));
+  await state(looked, "waiting");
+  await looked.evaluate(() => { window.stays = true; });
+
   // The approval: another page shows it, with a count in the navigation.
   const inbox = await context.newPage();
   await inbox.goto(at("/inbox"));
@@ -28,6 +34,10 @@ await run(async browser => {
   await inbox.getByLabel("JSON").fill('{"colour": "green"}');
   await shown(inbox, "inbox");
   await inbox.getByRole("button", { name: "Approve with this answer" }).click();
+
+  await state(looked, "completed");
+  await looked.locator("pre.json", { hasText: "green" }).first().waitFor();
+  assert.ok(await looked.evaluate(() => window.stays), "the step's page was not loaded again");
 
   // The ticket: its call may have been done.
   await opened("office/letters/post");

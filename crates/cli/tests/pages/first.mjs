@@ -1,5 +1,5 @@
 // A first visit: nothing is there, a run is made by the form, and followed to its end. Then one from the command line, as it changes.
-import { assert, cookies, detached, entered, expecting, gate, link, picture, plain, repl, run, sees, shown, state, visitor } from "./browser.mjs";
+import { assert, cookies, detached, entered, expecting, gate, link, picture, plain, repl, run, sees, state, visitor } from "./browser.mjs";
 
 await run(async browser => {
   const context = await visitor(browser);
@@ -43,7 +43,6 @@ await run(async browser => {
   await state(watching, "completed");
   await page.locator(`#${id} .st`, { hasText: "completed" }).waitFor();
   assert.ok(await page.evaluate(() => window.stays) && await watching.evaluate(() => window.stays), "no page was loaded again");
-  await shown(page, "runs");
 
   // The way out: the session is over, also in other pages.
   const cookie = await cookies(page);

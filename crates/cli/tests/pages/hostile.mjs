@@ -67,15 +67,22 @@ await run(async browser => {
   const cookie = await cookies(page);
   await foreign.goto(`http://elsewhere.localhost:${port}/`);
   assert.equal(stolen, undefined);
-  // Cookies know no ports: under our name it does see it, if it leads a person there (docs/pages.md says so). It is not another door: forms from
-  // there are refused, and neither the API nor runners' requests take it.
-  await foreign.goto(`http://${new URL(origin).hostname}:${port}/`);
-  assert.equal(stolen, cookie);
+  // Cookies know no ports, so it must not know our name: what can be known of it leads to no cookie, and no answer tells the rest. Forms from there are
+  // refused, and neither the API nor runners' requests take the cookie.
+  const [label, ...known] = new URL(origin).hostname.split(".");
+  assert.match(label, /^[0-9a-f]{32}$/);
+  await foreign.goto(`http://${known.join(".")}:${port}/`);
+  assert.equal(stolen, undefined);
+  for (const host of [known.join("."), "127.0.0.1", `x.${known.join(".")}`]) {
+    const told = await plain(`http://127.0.0.1:${new URL(origin).port}/`, { headers: { host: `${host}:${new URL(origin).port}` } });
+    assert.equal(told.status, 421, host);
+    assert.ok(!JSON.stringify([told.text, told.headers]).includes(label), host);
+  }
   const [near] = await Promise.all([foreign.waitForNavigation(), foreign.getByText("go").click()]);
   assert.equal(near.status(), 403);
   const socketPath = json("control", "status").socket;
   for (const [method, path] of [["GET", "/api/v1/runs"], ["POST", "/api/v1/runs"], ["GET", "/metrics"], ["POST", "/runner/v1/hello"], ["POST", "/control/v1/ui"]]) {
-    for (const headers of [{ cookie: stolen }, { cookie: stolen, authorization: `Bearer ${stolen.split("=")[1]}` }]) {
+    for (const headers of [{ cookie }, { cookie, authorization: `Bearer ${cookie.split("=")[1]}` }]) {
       const answer = await plain(`http://localhost${path}`, { socketPath, method, headers: { ...headers, "content-type": "application/json" }, body: method === "POST" ? "{}" : undefined });
       assert.ok([401, 404].includes(answer.status), `${method} ${path}: ${answer.status}`);
     }

@@ -88,6 +88,8 @@ await run(async browser => {
   await page.goto(at(`/runs/${failed}/log`));
   while (!(await page.locator(".title .st").first().innerText()).includes("failed")) await page.reload();
   await page.goto(at(`/runs/${failed}/log`));
-  assert.equal((await page.locator(".log li").first().innerText()).includes("error: this went wrong"), true);
+  const line10 = page.locator(".log li").nth(10);
+  assert.ok((await line10.innerText()).includes("error: this went wrong") && await line10.evaluate(it => it.matches(".fails")), "it stands behind ten others");
+  assert.equal(await page.locator(".log .fails").count(), 1);
   await shown(page, "log", ".tabs");
 });

@@ -65,6 +65,19 @@ export function looker(page, width) {
     note("targets", await page.evaluate(small));
     note("reduced motion", await page.evaluate(moving));
     await page.emulateMedia({ reducedMotion: null });
+    // What is closed is judged too.
+    const shut = await page.evaluate(() => [...document.querySelectorAll("details:not([open])")].map(it => { it.open = true; it.dataset.wasShut = ""; }).length);
+    if (!shut) return;
+    for (const colorScheme of ["light", "dark"]) {
+      await page.emulateMedia({ colorScheme });
+      await picture(page, `${name}-opened-${colorScheme}-${width}`);
+      note(`opened, ${colorScheme}`, await judged(page));
+    }
+    await page.emulateMedia({ colorScheme: "light" });
+    const wider = await page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+    note(`opened, ${width} pixels`, wider > 0 ? [`wider than the screen by ${wider} pixels`] : []);
+    note("opened, targets", await page.evaluate(small));
+    await page.evaluate(() => { for (const it of document.querySelectorAll("[data-was-shut]")) { it.open = false; delete it.dataset.wasShut; } });
   };
   return { look, wrong };
 }

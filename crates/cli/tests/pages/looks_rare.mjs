@@ -1,6 +1,6 @@
 // The pages that are seen seldom, judged like the others: refusals, a plan before it starts, hits in a log, previews, a timeline, what was spent, a call
 // and where its result came from, the help of the keyboard.
-import { assert, detached, entered, expecting, file, gate, json, repl, run, sees, state, visitor } from "./browser.mjs";
+import { assert, detached, entered, expecting, file, gate, json, repl, run, sees, shown, state, visitor } from "./browser.mjs";
 import { looker } from "./looking.mjs";
 
 const PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
@@ -35,6 +35,7 @@ await run(async browser => {
   await page.goto(at(await page.locator(".tree a.twist").first().getAttribute("href")));
   await page.locator("svg.timeline").waitFor();
   await look("timeline");
+  await shown(page, "timeline", ".tabs");
 
   await page.goto(at("/spending?by=provider"));
   await page.locator("svg.columns").waitFor();

@@ -28,6 +28,12 @@ await run(async browser => {
     assert.deepEqual(wrong, [], wrong.join("\n"));
     await door.goBack();
   }
+  // The page of the API's description is one of ours too.
+  for (const width of [320, 1440]) {
+    const { look, wrong } = looker(door, width);
+    await look("api-docs", `${url}/api/v1/docs`);
+    assert.deepEqual(wrong, [], wrong.join("\n"));
+  }
   const as = (token, work) => { process.env.REPL_TOKEN = token; return work(); };
   const here = await login(ours), there = await login(theirs);
   await sees(there, "No runs yet");

@@ -1,7 +1,7 @@
 //! One test per script. What a script needs of a home is made here; what it does and looks at stands in the script.
 
 use crate::home::Home;
-use crate::process::{Running, signal};
+use crate::process::{self, Running, signal};
 use nix::sys::signal::Signal;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -145,6 +145,38 @@ fn every_page_is_accessible_on_a_wide_screen() {
 #[test]
 fn pages_that_are_seen_seldom_are_accessible_on_a_narrow_screen() {
     look("looks_rare.mjs", "320");
+}
+
+/// The same where something waits or went wrong. A machine whose row is gone is an orphan; one of the workflows is as if its provider had had no room.
+fn look_at_states(width: &str) {
+    let home = Home::with("[tools]\nallow = [\"127.0.0.1\"]\n[providers.local]\nmax_instances = 2\n");
+    assert_eq!(home.run(&[], "true").code, 0);
+    let machine = home.instances()[0]["name"].as_str().unwrap().to_owned();
+    process::kill(home.control_plane());
+    let database = rusqlite::Connection::open(home.data().join("remuda.db")).unwrap();
+    database.execute_batch(include_str!("../e2e/unknown.sql")).unwrap();
+    database.execute_batch(FAILED_WORKFLOW).unwrap();
+    drop(database);
+    home.done(&["orphans", "scan"]);
+    browse(&home, "looks_states.mjs", &[("PAGES_WIDTH", width), ("PAGES_ORPHAN", &machine)]);
+    let line = format!("echo {machine} | repl orphans terminate {machine}");
+    assert_eq!(process::end_of(&mut home.shell(&line)).code, 0);
+    process::vanishes(&home.data().join("instances").join(&machine));
+    home.stop();
+}
+
+const FAILED_WORKFLOW: &str = "
+    UPDATE workflows SET status = 'failed', open = 0,
+        doc = json_set(doc, '$.status', 'failed', '$.error', 'the provider has no room')";
+
+#[test]
+fn pages_of_what_waits_or_failed_are_accessible_on_a_narrow_screen() {
+    look_at_states("320");
+}
+
+#[test]
+fn pages_of_what_waits_or_failed_are_accessible_on_a_wide_screen() {
+    look_at_states("1440");
 }
 
 #[test]

@@ -10,7 +10,7 @@ use engine::adapters::call::exchange::Exchange;
 use engine::adapters::call::{Adapters, Own};
 use engine::execution::Executor;
 use engine::store::object::Objects;
-use engine::store::{Lane, Tx, WorkClass, WorkKind, Worker};
+use engine::store::{Hint, Lane, Topic, Tx, WorkClass, WorkKind, Worker};
 use model::{CallId, Failure, OrgId, Timestamp};
 use serde_json::{Value, json};
 use std::os::unix::fs::PermissionsExt as _;
@@ -211,6 +211,19 @@ async fn a_call_is_asked_about_with_its_newest_token_until_its_result_is_here_an
     let (_, hit) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
     assert_eq!(hit["result"]["value"], 4, "the new result replaces the old one");
     assert_ne!(hit["result"]["exec"], seen["result"]["exec"], "and both are kept");
+}
+
+/// Pages that list results are told when one is not kept any more.
+#[tokio::test]
+async fn an_invalidated_result_rings_the_listing_of_calls() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    let seen = scene.ends_with(&id, ExecStatus::Ok, "7").await;
+    let mut bell = scene.world.state.hub.follow(Hint::Org(scene.org(), Topic::Calls));
+    let body = json!({ "result": seen["node"] }).to_string();
+    let done = scene.world.ask("post", "/api/v1/cache/invalidate", Some(&scene.world.admin), &[], &body).await;
+    assert_eq!((done.status, &done.body["results"]), (StatusCode::OK, &json!(1)), "{}", done.body);
+    tokio::time::timeout(Duration::from_secs(20), bell.rung()).await.expect("the invalidation is told");
 }
 
 /// The first execution ends between the look for a pin and the transaction that opens the second.

@@ -19,7 +19,10 @@ pub(crate) struct Asset {
 
 fn asset(stem: &str, ending: &str, kind: &'static str, source: &str) -> Asset {
     // Browsers need neither comments nor indents.
-    let lines = source.lines().map(str::trim_start).filter(|line| !line.starts_with("//") && !line.is_empty());
+    let lines = source
+        .lines()
+        .map(str::trim_start)
+        .filter(|line| !line.starts_with("//") && !line.starts_with("/*") && !line.is_empty());
     let text = lines.collect::<Vec<_>>().join("\n");
     let hash = blake3::hash(text.as_bytes()).to_hex()[..16].to_owned();
     let name = format!("{stem}-{hash}.{ending}");

@@ -144,10 +144,19 @@ async fn a_page_of_runs_costs_the_same_however_many_runs_there_are() {
     let run = submitted(&world, true).await;
     copies_of_run(&world, &run, 0, 100).await;
     let few = cost_of_a_look(&world, "/runs", &cookie).await;
+    let few_failed = cost_of_a_look(&world, "/runs?show=failed", &cookie).await;
     copies_of_run(&world, &run, 100, rows()).await;
     let many = cost_of_a_look(&world, "/runs", &cookie).await;
     assert!(many.1 <= 2 * few.1 && many.0 == few.0, "{many:?} with {} runs, {few:?} with a hundred", rows());
     assert!(many.2 <= 60 * 1024, "{} bytes", many.2);
+    // No run has failed: a filter that looked for one in all of them would be found out.
+    let none = cost_of_a_look(&world, "/runs?show=failed", &cookie).await;
+    assert!(
+        none.1 <= 2 * few_failed.1 && none.0 == few_failed.0,
+        "{none:?} with {} runs, {few_failed:?} with a hundred",
+        rows()
+    );
+    figure(format!("failed ones of 100 runs {few_failed:?}, of {} runs {none:?}", rows()));
     // A search looks through the newest 10,000 and no further.
     let found = cost_of_a_look(&world, "/runs?q=nowhere", &cookie).await;
     assert!(found.1 <= 60 * 10_000, "{found:?} for a text that no run has");
@@ -162,6 +171,7 @@ async fn a_run_of_many_steps_opens_like_one_of_a_few() {
     let call = |n: usize| serde_json::json!({ "name": format!("s{n}"), "http": { "url": "https://a.example/" } });
     let run = world.agents((0..10).map(call).collect()).await;
     let page = format!("/runs/{run}");
+    let ten = cost_of_a_look(&world, &page, &cookie).await;
     // One page of steps, so that both show the same number of rows.
     copies_of_step(&world, &run, 0, 200).await;
     let few = cost_of_a_look(&world, &page, &cookie).await;
@@ -169,6 +179,9 @@ async fn a_run_of_many_steps_opens_like_one_of_a_few() {
     let many = cost_of_a_look(&world, &page, &cookie).await;
     assert!(many.1 <= 2 * few.1 && many.0 == few.0, "{many:?} with {} steps, {few:?} with 210", rows());
     assert!(many.2 <= 60 * 1024, "{} bytes", many.2);
+    // Ten steps are ten rows instead of a hundred, and none is looked for beyond them.
+    assert!(many.0 <= ten.0 + 1 && many.1 <= 2 * 10 * ten.1, "{many:?} with {} steps, {ten:?} with 10", rows());
+    figure(format!("10 steps {ten:?}"));
     figure(format!("210 steps {few:?}, {} steps {many:?}", rows()));
 }
 

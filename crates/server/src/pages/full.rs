@@ -272,9 +272,15 @@ async fn a_ticket_has_the_history_of_its_step() {
 }
 
 pub(super) async fn written(world: &World, run: &str, log: LogId, data: &[u8]) {
+    written_at(world, run, log, 0, data).await;
+}
+
+/// The same, behind what was written before; where it ends.
+pub(super) async fn written_at(world: &World, run: &str, log: LogId, offset: i64, data: &[u8]) -> i64 {
     let frame = Frame { stream: LogStream::Stdout, at: Timestamp(0), data: data.to_vec() };
-    let (run, chunk): (RunId, _) = (run.parse().unwrap(), Chunk { log, epoch: 1, offset: 0, frames: vec![frame] });
+    let (run, chunk): (RunId, _) = (run.parse().unwrap(), Chunk { log, epoch: 1, offset, frames: vec![frame] });
     world.engine.logs.append_in_run(run, chunk).await.unwrap();
+    offset + data.len() as i64
 }
 
 #[tokio::test]

@@ -74,7 +74,7 @@ async fn visitor(state: &Shared, door: Door, peer: Peer, headers: &HeaderMap) ->
 fn refusal(state: &Shared, door: Door, request: &Request) -> Option<Response> {
     let host = request.headers().get(header::HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
     let Some(origin) = our_origin(state, door, host) else {
-        return Some(refused(StatusCode::MISDIRECTED_REQUEST, &misdirected(state, door, host)));
+        return Some(refused(StatusCode::MISDIRECTED_REQUEST, &misdirected(state, door)));
     };
     if door == Door::Server && is_readable_on_the_way(state, request, &origin) {
         return Some(refused(StatusCode::FORBIDDEN, &plain_http()));
@@ -93,8 +93,9 @@ fn too_many(problem: &Problem) -> Response {
 fn our_origin(state: &Shared, door: Door, host: &str) -> Option<String> {
     let name = host.rsplit_once(':').filter(|(_, port)| port.bytes().all(|b| b.is_ascii_digit()));
     let name = name.map_or(host, |(name, _)| name);
-    let own = format!("{}.localhost", state.engine.context.installation.control_id);
+    let control_id = state.engine.context.installation.control_id.to_string();
     if door == Door::Own {
+        let own = state.pages.own_name(&control_id);
         return name.eq_ignore_ascii_case(&own).then(|| format!("http://{}", host.to_ascii_lowercase()));
     }
     if let Some((scheme, authority)) = state.pages.public_url.as_deref().and_then(|url| url.split_once("://"))
@@ -102,6 +103,7 @@ fn our_origin(state: &Shared, door: Door, host: &str) -> Option<String> {
     {
         return Some(format!("{}://{}", scheme.to_ascii_lowercase(), host.to_ascii_lowercase()));
     }
+    let own = format!("{control_id}.localhost");
     let is_ip = name.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>().is_ok();
     let scheme = if state.pages.has_tls { "https" } else { "http" };
     (is_ip || name.eq_ignore_ascii_case(&own)).then(|| format!("{scheme}://{}", host.to_ascii_lowercase()))
@@ -135,16 +137,15 @@ pub(crate) fn refused(status: StatusCode, body: &Markup) -> Response {
     response
 }
 
-fn misdirected(state: &Shared, door: Door, host: &str) -> Markup {
-    let own = format!("{}.localhost", state.engine.context.installation.control_id);
+fn misdirected(state: &Shared, door: Door) -> Markup {
     if door == Door::Own {
-        let port = host.rsplit_once(':').and_then(|(_, port)| port.parse::<u16>().ok());
-        let url = port.map_or_else(|| format!("http://{own}/"), |port| format!("http://{own}:{port}/"));
+        // Which name it is, other programs of this machine must not learn here.
         return html! {
             h1 { "Not this name" }
-            p { "Pages that " code { "repl ui" } " has opened answer to one name only: " a href=(url) { (url) } "." }
+            p { "These pages answer to one name only, which is in the link that " code { "repl ui" } " makes. Open them again with it." }
         };
     }
+    let own = format!("{}.localhost", state.engine.context.installation.control_id);
     html! {
         h1 { "Not this name" }
         p { "These pages answer to an IP address, to " code { (own) }

@@ -16,7 +16,7 @@ use engine::Scope;
 use maud::{Markup, html};
 use model::Refused;
 use model::spec::{show_cpu, show_memory};
-use wire::api::{AllocationView, InstanceView, Page, PoolView, TerminateBody, Waiting};
+use wire::api::{InstanceView, Page, PoolView, TerminateBody, Waiting};
 
 /// Machines of one page, each with its form, and rows of each table beside them.
 const SHOWN: i64 = 25;
@@ -48,12 +48,10 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
     let filter = instance::Filter::page(SHOWN, wanted.machines.clone());
     let Page { data: machines, next_cursor: further } =
         instance::list(shared(), viewer.reader(), Query(filter)).await?.0;
-    // Of these, those that are held are shown.
-    let of_slots = Query(Paging { limit: Some(SHOWN), cursor: wanted.slots.clone() });
+    let of_slots = Query(allocation::Filter::held(SHOWN, wanted.slots.clone()));
     let slots = allocation::list(shared(), viewer.reader(), of_slots).await?.0;
     let waiting: Page<Waiting> =
         answer_of(pool::waiting(shared(), viewer.reader(), paging(&wanted.waiting)).await).await?;
-    let held: Vec<&AllocationView> = slots.data.iter().filter(|slot| slot.held).collect();
     let more = |name: &str, label: &str, next: &Option<String>, cursor: &Option<String>| {
         parts::more_of("/machines", name, label, (next.as_deref(), cursor.is_none()))
     };
@@ -62,7 +60,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
         @for pool in pools.data.iter().filter(|pool| pool.instances > 0 || pool.waiting > 0) { (pool_row(pool, &machines)) }
         (more("pools", "Further pools", &pools.next_cursor, &wanted.pools))
         @if !waiting.data.is_empty() {
-            h2 { "Waiting" }
+            h2 id="waiting" { "Waiting" }
             div.scroll tabindex="0" role="region" aria-label="Waiting" { table.list {
                 thead { tr { th scope="col" { "Run" } th scope="col" { "Why" } th.r scope="col" { "Since" } } }
                 tbody { @for it in &waiting.data { tr id=(format!("w-{}", it.run)) {
@@ -72,12 +70,13 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
                 } } }
             } }
         }
+        @if !waiting.data.is_empty() { p.quiet { a href="/runs?show=open" { "All open runs" } } }
         (more("waiting", "Further runs that wait", &waiting.next_cursor, &wanted.waiting))
-        @if !held.is_empty() {
+        @if !slots.data.is_empty() {
             h2 { "Folders that are kept" }
             div.scroll tabindex="0" role="region" aria-label="Folders that are kept" { table.list {
                 thead { tr { th scope="col" { "Slot" } th scope="col" { "Run" } th scope="col" { "Machine" } th scope="col" { "Until" } th scope="col" { "Folder" } @if writes { th scope="col" { "Act" } } } }
-                tbody { @for slot in &held { tr id=(slot.id) {
+                tbody { @for slot in &slots.data { tr id=(slot.id) {
                     td { code { (slot.id) } } td { @if let Some(run) = &slot.run { a href=(format!("/runs/{run}")) { (run) } } }
                     td { code { (slot.instance) } } td { @if let Some(at) = slot.debug_hold_until { (parts::time(at)) } }
                     td { code { (parts::visible(slot.path.as_deref().unwrap_or(&slot.workdir))) } }
@@ -89,7 +88,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
                 } } }
             } }
         }
-        (more("slots", "Further slots", &slots.next_cursor, &wanted.slots))
+        (more("slots", "Further folders", &slots.next_cursor, &wanted.slots))
         h2 { "All machines" }
         @if machines.is_empty() { p.empty { "No machine is running. One is started when a run needs it." } }
         @else { div.scroll tabindex="0" role="region" aria-label="Machines" { table.list {
@@ -100,17 +99,22 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
     })
 }
 
+/// The machines of this page by name, the others of the pool as a number; how many do what is counted for the whole pool.
 fn pool_row(pool: &PoolView, machines: &[InstanceView]) -> Markup {
-    let here = machines.iter().filter(|it| it.provider == pool.provider && it.region == pool.region);
+    let here: Vec<_> = machines.iter().filter(|it| it.provider == pool.provider && it.region == pool.region).collect();
+    let others = pool.instances - here.len() as i64;
+    let going = (pool.instances - pool.available - pool.busy).max(0);
     html! {
         section aria-label=(parts::visible(&format!("Pool {} {}", pool.provider, pool.region))) {
             h2 { (parts::visible(&pool.provider)) " " span.quiet { (parts::visible(&pool.region)) } }
             ul.slots {
                 @for one in here { @let doing = doing(one); li data-s=(doing) title=(one.id) { (one.id) " " (doing) } }
+                @if others > 0 { li { "and " (others) " more" } }
                 @for _ in pool.instances..pool.max_instances.min(pool.instances + 12) { li { "empty" } }
             }
             p.quiet.num { (pool.instances) " of " (pool.max_instances) " machines"
-                @if pool.waiting > 0 { ", " a href="/runs?show=pending" { (pool.waiting) (if pool.waiting == 1 { " job waits" } else { " jobs wait" }) } } }
+                @if pool.instances > 0 { ": " (pool.available) " free, " (pool.busy) " busy" @if going > 0 { ", " (going) " going" } }
+                @if pool.waiting > 0 { "; " a href="#waiting" { (pool.waiting) (if pool.waiting == 1 { " job waits" } else { " jobs wait" }) } } }
         }
     }
 }

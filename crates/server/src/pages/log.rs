@@ -18,7 +18,7 @@ use futures_util::stream;
 use maud::{Markup, PreEscaped, html};
 use model::job::{Job, JobStatus};
 use model::log::LogId;
-use model::run::Run;
+use model::run::{Run, RunStatus};
 use model::spec::RunKind;
 use model::step::{Step, StepStatus};
 use model::{JobId, Refused, RunId, StepId};
@@ -63,6 +63,8 @@ struct Shown {
     html: String,
     cut: bool,
     title: String,
+    /// The first line that says what went wrong.
+    fails: bool,
 }
 
 /// What is shown, and where the windows beside it begin.
@@ -177,9 +179,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, query: &str
     let (seen, jobs, of) = chosen(state, viewer, id, &wanted).await?;
     match of {
         Some(of) => Ok(shown(id, &of_log(state, &of, &wanted).await?, &jobs, &of.named)),
-        None if seen.spec.kind == RunKind::Agents => {
-            Ok(shown(id, &of_run(state, seen.id, &wanted, seen.status.is_end()).await?, &[], ""))
-        }
+        None if seen.spec.kind == RunKind::Agents => Ok(shown(id, &of_run(state, &seen, &wanted).await?, &[], "")),
         None => Ok(html! { p.empty { "It has not written anything: it has not been on a machine yet." } }),
     }
 }
@@ -202,10 +202,8 @@ pub(crate) async fn of_step(
         Err(problem) => return Err(problem),
     };
     let src = format!("/ui/runs/{}/log?{}", run.id, of.named);
-    let window = match of.failed {
-        true => region(state, viewer, &run.id, &of.named).await?,
-        false => region::live(state, viewer, &src).await?,
-    };
+    let shown = region(state, viewer, &run.id, &of.named).await?;
+    let window = if of.failed { shown } else { region::around(&src, shown) };
     Ok(Some(html! {
         p { a href=(format!("/runs/{}/log?{}", run.id, of.named)) { "Search it or download it" } }
         (window)
@@ -218,7 +216,7 @@ async fn of_log(state: &Shared, of: &Of, wanted: &Wanted) -> HandlerResult<Windo
         None if of.failed => state.pages.searches.first_failure(&state.engine.logs, of.log).await?,
         _ => None,
     };
-    let found = match wanted.offset().or(failure) {
+    let found = match wanted.offset().or(failure.map(|it| it.from)) {
         Some(from) if of.ended => state.pages.windows.window(&state.engine.logs, of.log, from).await?,
         Some(from) => Arc::new(log_window::window(&state.engine.logs, of.log, from).await?),
         None => Arc::new(log_window::last(&state.engine.logs, of.log, total).await?),
@@ -230,6 +228,7 @@ async fn of_log(state: &Shared, of: &Of, wanted: &Wanted) -> HandlerResult<Windo
         html: line.html.clone(),
         cut: line.cut,
         title: String::new(),
+        fails: failure.is_some_and(|it| (it.offset, it.stream) == (line.offset, line.stream)),
     });
     Ok(Window {
         lines: lines.collect(),
@@ -242,9 +241,16 @@ async fn of_log(state: &Shared, of: &Of, wanted: &Wanted) -> HandlerResult<Windo
 }
 
 /// A window of the frames of all steps of a run, each log with lines of its own.
-async fn of_run(state: &Shared, run: RunId, wanted: &Wanted, ended: bool) -> HandlerResult<Window> {
+async fn of_run(state: &Shared, seen: &Run, wanted: &Wanted) -> HandlerResult<Window> {
+    let (run, ended) = (seen.id, seen.status.is_end());
     let end = state.engine.logs.last_of_run(run).await?;
-    let from = wanted.offset().unwrap_or(end - FRAMES).clamp(0, end.max(0));
+    let failure = match wanted.from {
+        None if seen.status == RunStatus::Failed => {
+            state.pages.searches.first_failure_of_run(&state.engine.logs, run, end).await?
+        }
+        _ => None,
+    };
+    let from = wanted.offset().or(failure.map(|it| it.from)).unwrap_or(end - FRAMES).clamp(0, end.max(0));
     let (mut after, mut bytes) = (from, 0);
     let (mut open, mut found): (Vec<(LogId, Lines)>, Vec<(LogId, log_text::RawLine)>) = (Vec::new(), Vec::new());
     while bytes < FRAME_BYTES {
@@ -274,6 +280,7 @@ async fn of_run(state: &Shared, run: RunId, wanted: &Wanted, ended: bool) -> Han
             stream: line.stream,
             html: log_text::html(&line.bytes, style),
             cut: line.cut > 0,
+            fails: failure.is_some_and(|it| (it.log, it.offset, it.stream) == (*log, line.offset, line.stream)),
             title: step,
         }
     });
@@ -283,7 +290,7 @@ async fn of_run(state: &Shared, run: RunId, wanted: &Wanted, ended: bool) -> Han
         before: (from > 0).then(|| (from - FRAMES).max(0)),
         next: (after < end).then_some(after),
         size: format!("{end} pieces"),
-        follows: wanted.offset().is_none() && !ended,
+        follows: wanted.offset().is_none() && failure.is_none() && !ended,
     })
 }
 
@@ -306,8 +313,9 @@ fn shown(id: &str, window: &Window, jobs: &[Job], named: &str) -> Markup {
         @else {
             div.log tabindex="0" role="region" aria-label="Log" data-tail=[window.follows.then_some("")] {
                 ol { @for line in &window.lines {
-                    li id=(line.key) class=(class(line.stream)) {
+                    li id=(line.key) class=(format!("{}{}", class(line.stream), if line.fails { " fails" } else { "" })) {
                         a href=(format!("{base}?from={}{of}#{}", window.from, line.key)) title=[Some(&line.title).filter(|it| !it.is_empty())] { (parts::clock_time(line.at_ms)) }
+                        @if line.fails { i.away { "The first line that says what went wrong:" } }
                         span { (PreEscaped(&line.html)) @if line.cut { i.hidden { "cut" } } }
                     }
                 } }

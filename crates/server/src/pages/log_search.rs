@@ -9,11 +9,10 @@ use engine::log::{Logs, Page};
 use model::log::LogId;
 use model::{Failure, Refused};
 use regex::bytes::{Regex, RegexBuilder};
-use std::collections::VecDeque;
 use std::fmt;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -34,8 +33,6 @@ const PATTERN_BYTES: usize = 1_000;
 const COMPILED_BYTES: usize = 1024 * 1024;
 /// Shown of a line before and behind what was found.
 const AROUND_BYTES: usize = 160;
-/// Logs of which the first failure is remembered.
-const MOST_KNOWN: usize = 1_024;
 
 /// What says that something went wrong, in the words of common tools.
 const FAILURE: &str = r"(?-u)(?:^|[\s\]])(?:[Ee]rror|ERROR|[Ff]atal|FATAL|E)(?:\[\w+\])?:\s|Traceback \(most recent call last\)|panicked at|\bFAILED\b|\b[A-Z][A-Za-z]*(?:Error|Exception)\b|Segmentation fault|[Cc]ommand not found|\bKilled\b|No such file or directory|Permission denied";
@@ -134,13 +131,14 @@ pub(crate) struct Found {
 /// The searches of a process.
 pub(crate) struct Searches {
     turns: Arc<Semaphore>,
-    /// Of logs that are complete.
-    failures: Mutex<VecDeque<(LogId, Option<i64>)>>,
+    /// Read for one first failure.
+    most_bytes: i64,
+    failures: failure::Failures,
 }
 
 impl Default for Searches {
     fn default() -> Searches {
-        Searches { turns: Arc::new(Semaphore::new(AT_ONCE)), failures: Mutex::default() }
+        Searches { turns: Arc::new(Semaphore::new(AT_ONCE)), most_bytes: MOST_BYTES, failures: Default::default() }
     }
 }
 
@@ -148,23 +146,6 @@ impl Searches {
     /// Looks for it from `from` on. Dropping the future ends the search.
     pub(crate) async fn search(&self, logs: &Logs, log: LogId, needle: Needle, from: Place) -> Result<Found, Problem> {
         self.run(logs, log, Scan::new(needle, from, MOST_HITS)).await.map(|(found, _)| found)
-    }
-
-    /// The first line that says what went wrong, of what one search reaches.
-    pub(crate) async fn first_failure(&self, logs: &Logs, log: LogId) -> Result<Option<i64>, Problem> {
-        let known = || self.failures.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, known)) = known().iter().find(|(of, _)| *of == log) {
-            return Ok(*known);
-        }
-        let needle = Needle::expression(FAILURE).expect("it is ours, and a test reads it");
-        let (found, complete) = self.run(logs, log, Scan::new(needle, Place::default(), 1)).await?;
-        let first = found.hits.first().map(|hit| hit.offset);
-        if complete || first.is_some() {
-            let mut known = known();
-            known.truncate(MOST_KNOWN - 1);
-            known.push_front((log, first));
-        }
-        Ok(first)
     }
 
     async fn run(&self, logs: &Logs, log: LogId, mut scan: Scan) -> Result<(Found, bool), Problem> {
@@ -303,7 +284,10 @@ fn judge(needle: &Needle, told: i64, line: &RawLine) -> Option<Hit> {
     })
 }
 
+mod failure;
 mod of_run;
+#[cfg(test)]
+mod opened;
 pub(crate) use of_run::{RunFound, RunPlace};
 #[cfg(test)]
 mod tests;

@@ -17,6 +17,9 @@ const AROUND_BYTES: i64 = 64 * 1024;
 /// A window in which no line begins (a file on one line) goes on for so long until one does.
 const LONGEST_BYTES: i64 = 2 * 1024 * 1024;
 const READ_BYTES: i64 = 256 * 1024;
+/// Shown before a line that a reader is led to.
+const BEFORE_LINES: usize = 10;
+const BEFORE_BYTES: i64 = 8 * 1024;
 /// Windows of complete logs that are kept: some megabytes.
 const KEPT: usize = 64;
 
@@ -55,6 +58,18 @@ impl Window {
 /// The lines that begin at `from` or behind it. `from` may be any number: what is not the beginning of a line leads to the next line.
 pub(crate) async fn window(logs: &Logs, log: LogId, from: i64) -> Result<Window, Failure> {
     gathered(logs, log, Gathering::new(from)).await
+}
+
+/// Where a window begins in which the line at `offset` stands behind a few of those before it.
+pub(crate) async fn few_before(logs: &Logs, log: LogId, offset: i64) -> Result<i64, Failure> {
+    let near = window(logs, log, offset - BEFORE_BYTES).await?;
+    Ok(before(&near.lines, offset))
+}
+
+fn before(near: &[Line], offset: i64) -> i64 {
+    // Of lines that are so short that the window ends before it, none are shown.
+    let Some(at) = near.iter().position(|line| line.offset == offset) else { return offset };
+    near[at.saturating_sub(BEFORE_LINES)].offset
 }
 
 /// The last lines of a log that has this many bytes.
@@ -258,6 +273,15 @@ mod tests {
         assert_eq!(kept.find((log, 0)).map(|it| it.from), Some(0), "it was looked at a moment ago");
         assert_eq!(kept.find((log, 1)), None);
         assert_eq!(kept.find((LogId::from_key(2, 0), 0)), None);
+    }
+
+    #[test]
+    fn a_line_that_a_reader_is_led_to_has_ten_lines_before_it() {
+        let lines: Vec<u8> = (0..30).flat_map(|n| format!("line {n:02}\n").into_bytes()).collect();
+        let near = window(&log(&[(Stdout, lines)]), 0).0.lines;
+        assert_eq!(before(&near, 20 * 8), 10 * 8);
+        assert_eq!(before(&near, 3 * 8), 0);
+        assert_eq!(before(&near[..3], 20 * 8), 20 * 8, "it is not among them");
     }
 
     #[test]

@@ -1,10 +1,11 @@
 //! Orphans: what providers list and no row knows, by section, with what they cost. Kept with a reason, or ended by typing their id.
 
 use super::act::{Sent, answer_of, no_action};
-use super::session::Visitor;
+use super::region;
+use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
 use super::{OrShown as _, PageResult, parts, run};
-use crate::auth::{Admin, Reader};
+use crate::auth::Admin;
 use crate::input::{Path, Query};
 use crate::problem::HandlerResult;
 use crate::routes::Paging;
@@ -29,19 +30,31 @@ const SECTIONS: [(&str, &str); 5] = [
 const LISTED: i64 = 30;
 
 pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
-    let paging = run::paging(uri.query().unwrap_or_default(), LISTED);
-    let first = paging.cursor.is_none();
-    let reader = || Reader(visitor.token.clone());
-    let shared = || State(state.clone());
-    let all = orphan::list(shared(), reader(), Query(orphan::Filter::everything(paging))).await.or_shown(&visitor)?.0;
-    let tally = orphan::tally(shared(), reader()).await.or_shown(&visitor)?.0;
-    let scans = answer_of(orphan::scans(shared(), reader(), Query(Paging::default())).await).await;
-    let scans: Page<ScanView> = scans.or_shown(&visitor)?;
-    let admin = visitor.viewer().may(Scope::Admin);
-    let seen = Sent::page();
+    let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let viewer = visitor.viewer();
+    let shown = region::live(&state, viewer, &format!("/ui/orphans{query}")).await.or_shown(&visitor)?;
+    let scan = format!("/orphans/scan?seen={}", Sent::page());
     let body = html! {
         div.title { h1 { "Orphans" }
-            @if visitor.viewer().may(Scope::Write) { div.actions { (parts::button("Scan now", &format!("/orphans/scan?seen={seen}"), "primary")) } } }
+            @if viewer.may(Scope::Write) { div.actions { (parts::button("Scan now", &scan, "primary")) } } }
+        (shown)
+    };
+    Ok(shell::full(&state, &visitor, Head { title: "Orphans", under: "/orphans" }, &body).await)
+}
+
+pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> HandlerResult<Markup> {
+    let paging = run::paging(query, LISTED);
+    let first = paging.cursor.is_none();
+    let shared = || State(state.clone());
+    let filter = Query(orphan::Filter::everything(paging));
+    let all = orphan::list(shared(), viewer.reader(), filter).await?.0;
+    let tally = orphan::tally(shared(), viewer.reader()).await?.0;
+    let scans = answer_of(orphan::scans(shared(), viewer.reader(), Query(Paging::default())).await).await;
+    let scans: Page<ScanView> = scans?;
+    let admin = viewer.may(Scope::Admin);
+    // Of each fragment anew: what was refused may be tried again when the page shows why.
+    let seen = Sent::page();
+    Ok(html! {
         p { @if tally.orphans == 0 { "Nothing is left behind that costs." } @else {
             (tally.orphans) " that no person keeps, " (parts::credits(&tally.estimated_hourly_cost)) " credits an hour." }
             @if !tally.not_scanned.is_empty() { " Not listed to their end: " (tally.not_scanned.join(", ")) "." } }
@@ -60,8 +73,7 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri
                 } } }
             } }
         }
-    };
-    Ok(shell::full(&state, &visitor, Head { title: "Orphans", under: "/orphans" }, &body).await)
+    })
 }
 
 /// `decides` is the version of the buttons of an admin.

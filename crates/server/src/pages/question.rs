@@ -111,7 +111,7 @@ pub(crate) async fn count(state: &Shared, viewer: Viewer) -> HandlerResult<Marku
 }
 
 /// One question that is open or answered, whichever kind it is of.
-async fn detail(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<QuestionDetailView> {
+pub(crate) async fn detail(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<QuestionDetailView> {
     let (shared, path) = (|| State(state.clone()), || Path(id.to_owned()));
     match question::escalation(shared(), viewer.reader(), path()).await {
         Ok(ticket) => Ok(ticket.0),
@@ -182,6 +182,19 @@ pub(crate) async fn input(
     Ok(download(&format!("{id}.json"), format!("{:#}", input.or_shown(&visitor)?).into()))
 }
 
+/// What is asked, in one line: the words of a step that asks people, otherwise what is to be decided about it.
+pub(crate) fn headline(it: &QuestionDetailView) -> String {
+    let q = &it.question;
+    let message = it.input.as_ref().and_then(|input| input.get("message")).and_then(|it| it.as_str());
+    match message.filter(|_| q.tool == "approval") {
+        Some(message) => parts::visible(message),
+        None if it.allowed.iter().any(|word| word == "resume") => {
+            format!("What becomes of {}?", parts::visible(&q.path))
+        }
+        None => format!("Approve {}?", parts::visible(&q.path)),
+    }
+}
+
 /// A question with what is needed to answer it; `tries` is what became of the step before.
 pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Markup {
     let q = &it.question;
@@ -191,10 +204,10 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Ma
     html! {
         article.card.question id=(q.id) aria-labelledby=(format!("{}-h", q.id)) {
             div.title {
-                h2 id=(format!("{}-h", q.id)) { (if is_ticket { "Ticket" } else { "Approval" }) " · " (parts::visible(&q.path)) }
+                h2 id=(format!("{}-h", q.id)) { (headline(it)) }
                 span.phase { (q.severity) } code { (parts::visible(&q.tool)) }
             }
-            p.quiet { "Run " a href=(format!("/runs/{}", q.run)) { (parts::visible(&it.run_name)) } ", step "
+            p.quiet { (if is_ticket { "Ticket" } else { "Approval" }) " · " (parts::visible(&q.path)) ". Run " a href=(format!("/runs/{}", q.run)) { (parts::visible(&it.run_name)) } ", step "
                 a href=(format!("/runs/{}/steps/{}", q.run, q.step)) { (q.step) } ", asked " (parts::time(q.asked_at))
                 @if let Some(at) = q.expires_at { ", expires " (parts::time(at)) } }
             @if let Some(error) = &q.error { (parts::error(error)) }
@@ -204,6 +217,10 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Ma
             @if let Some(input) = &it.input {
                 details.block open { summary { "Exact input" } (parts::json_or(input, &format!("/inbox/{}/input", q.id))) }
             }
+            @if may && !is_ticket {
+                (note(&q.id))
+                div.actions { (parts::button("Approve", &to("approve"), "primary")) (parts::button("Reject", &to("reject"), "danger")) }
+            }
             @if !tries.is_empty() { details.block { summary { "History: " (parts::counted(tries.len() as i64, "earlier try", "earlier tries")) } (step::tries(tries)) } }
             @if may && is_ticket { (ticket(q.id.as_str(), it, &to)) }
             @else if may {
@@ -211,16 +228,13 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Ma
                     p.quiet { "Its input is too long to be edited here: " (parts::command(&format!("repl approval approve {} --input JSON", q.id))) }
                 } @else if can("edit") || can("answer") {
                     @let field = format!("{}-json", q.id);
+                    @let text = it.input.as_ref().filter(|_| can("edit")).map(|input| serde_json::to_string_pretty(input).unwrap_or_default()).unwrap_or_default();
                     details.block { summary { (if can("answer") { "Answer with a value" } else { "Edit the input" }) }
                         label for=(field) { "JSON" }
-                        textarea id=(field) form="act" name=(format!("json-{}", q.id)) rows="8" spellcheck="false" {
-                            @if can("edit") { (it.input.as_ref().map(|input| serde_json::to_string_pretty(input).unwrap_or_default()).unwrap_or_default()) }
-                        }
+                        textarea id=(field) form="act" name=(format!("json-{}", q.id)) rows=(text.lines().count().clamp(3, 20)) spellcheck="false" { (text) }
                         (parts::button(if can("answer") { "Approve with this answer" } else { "Approve this input" }, &to(if can("answer") { "answer" } else { "edit" }), ""))
                     }
                 }
-                (note(&q.id))
-                div.actions { (parts::button("Approve", &to("approve"), "primary")) (parts::button("Reject", &to("reject"), "danger")) }
             } @else { p.quiet { "A token with the scope approve answers this." } }
         }
     }

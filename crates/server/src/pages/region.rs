@@ -2,7 +2,7 @@
 //! a function that renders it from the API's own views. A fragment depends on the org and scope of its viewer and on nothing else of them.
 
 use super::session::{Viewer, Visitor};
-use super::{build, cache, instance, live, question, run, run_list, usage, workflow};
+use super::{build, cache, instance, live, orphan, question, run, run_list, step, usage, workflow};
 use crate::Shared;
 use crate::problem::{HandlerResult, Problem};
 use axum::extract::State;
@@ -17,10 +17,14 @@ use std::sync::Arc;
 enum Region<'s> {
     Runs,
     Run(&'s str, &'s str),
+    Step(&'s str, &'s str),
+    StepLog(&'s str, &'s str),
     Inbox,
     InboxCount,
     Machines,
+    Workflows,
     Workflow(&'s str),
+    Orphans,
     Spending,
     Calls,
 }
@@ -31,8 +35,12 @@ fn read(src: &str) -> Option<(Region<'_>, &str)> {
     let region = match parts.as_slice() {
         ["runs"] => Region::Runs,
         ["runs", id, part] => Region::Run(id, part),
+        ["runs", run, "steps", step] => Region::Step(run, step),
+        ["runs", run, "steps", step, "log"] => Region::StepLog(run, step),
         ["machines"] => Region::Machines,
+        ["workflows"] => Region::Workflows,
         ["workflows", id] => Region::Workflow(id),
+        ["orphans"] => Region::Orphans,
         ["spending"] => Region::Spending,
         ["calls"] => Region::Calls,
         ["inbox"] => Region::Inbox,
@@ -59,9 +67,13 @@ pub(crate) fn hints(org: OrgId, src: &str) -> Option<Vec<Hint>> {
                 _ => vec![Hint::Run(id)],
             }
         }
-        Region::Machines | Region::Workflow(_) => vec![Hint::Org(org, Topic::Machines), Hint::Org(org, Topic::Runs)],
+        Region::Step(run, _) | Region::StepLog(run, _) => vec![Hint::Run(run.parse().ok()?)],
+        Region::Machines => vec![Hint::Org(org, Topic::Machines), Hint::Org(org, Topic::Runs)],
+        Region::Workflows => vec![Hint::Org(org, Topic::Workflows)],
+        Region::Workflow(_) => vec![Hint::Org(org, Topic::Workflows), Hint::Org(org, Topic::Machines)],
+        Region::Orphans => vec![Hint::Orphans],
         Region::Spending => vec![Hint::Org(org, Topic::Money)],
-        // Cached runs end as runs do, other calls by themselves.
+        // Cached runs end as runs do, other calls by themselves; results are kept and invalidated apart from both.
         Region::Calls => vec![Hint::Org(org, Topic::Calls), Hint::Org(org, Topic::Runs)],
         Region::Inbox | Region::InboxCount => vec![Hint::Org(org, Topic::Inbox)],
     })
@@ -73,9 +85,13 @@ pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> Handler
     match region {
         Region::Runs => run_list::region(state, viewer, query).await,
         Region::Run(id, part) => run::region(state, viewer, id, part, query).await,
+        Region::Step(run, id) => step::region(state, viewer, run, id).await,
+        Region::StepLog(run, id) => step::log_region(state, viewer, run, id).await,
         Region::Inbox => question::region(state, viewer, query).await,
         Region::InboxCount => question::count(state, viewer).await,
         Region::Machines => instance::region(state, viewer, query).await,
+        Region::Workflows => workflow::list_region(state, viewer, query).await,
+        Region::Orphans => orphan::region(state, viewer, query).await,
         Region::Workflow(id) => workflow::region(state, viewer, id).await,
         Region::Calls => cache::region(state, viewer, query).await,
         Region::Spending => usage::region(state, viewer, query).await,
@@ -84,9 +100,14 @@ pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> Handler
 
 /// A region inside a page, rendered now.
 pub(crate) async fn live(state: &Shared, viewer: Viewer, src: &str) -> HandlerResult<Markup> {
-    let inner = render(state, viewer, src).await?.into_string();
+    Ok(around(src, render(state, viewer, src).await?))
+}
+
+/// A region around what was rendered for it now.
+pub(crate) fn around(src: &str, inner: Markup) -> Markup {
+    let inner = inner.into_string();
     let version = format!("{:016x}", live::hash(&inner));
-    Ok(html! { live-region src=(src) data-v=(version) { (PreEscaped(inner)) } })
+    html! { live-region src=(src) data-v=(version) { (PreEscaped(inner)) } }
 }
 
 /// `GET /ui/…`: the fragment, from memory if the region is followed.

@@ -3,7 +3,7 @@
 use super::region;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, image, log, parts, run_list, tree};
+use super::{OrShown as _, PageResult, image, log, parts, question, run_list, tree};
 use crate::auth::Reader;
 use crate::input::{Path, Query};
 use crate::problem::{HandlerResult, Problem};
@@ -64,6 +64,10 @@ async fn shown(state: Shared, visitor: Visitor, id: String, part: &str, uri: &Ur
         other => region::live(&state, viewer, &src(other)).await,
     }
     .or_shown(&visitor)?;
+    let more = match part {
+        "" => Some(region::live(&state, viewer, &format!("/ui/runs/{}/more", run.id)).await.or_shown(&visitor)?),
+        _ => None,
+    };
     let body = html! {
         p.crumbs { a href="/runs" { "Runs" } " / " (run.id) }
         (head)
@@ -73,6 +77,7 @@ async fn shown(state: Shared, visitor: Visitor, id: String, part: &str, uri: &Ur
             }
         }
         (body)
+        @if let Some(more) = more { (more) }
     };
     let title = format!("{} · {title}", run.name);
     Ok(shell::full(&state, &visitor, Head { title: &title, under: "/runs" }, &body).await)
@@ -94,6 +99,7 @@ pub(crate) async fn one(state: &Shared, viewer: Viewer, id: &str) -> HandlerResu
 pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, part: &str, query: &str) -> HandlerResult<Markup> {
     match part {
         "head" => head(state, viewer, id).await,
+        "more" => more(state, viewer, id).await,
         "tree" => tree::region(state, viewer, id, query).await,
         "log" => log::region(state, viewer, id, query).await,
         "events" => events(state, viewer, id, query).await,
@@ -137,6 +143,12 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
         _ => Some(run::why(State(state.clone()), viewer.reader(), Path(id.to_owned())).await?.0),
     };
     let ended = run.completed_at.or(run.cancelled_at);
+    // The first that is open is what the run waits for; the others stand among the facts.
+    let asks = why.as_ref().and_then(|why| why.facts.iter().find_map(|fact| question_of(fact)));
+    let asked = match asks {
+        Some((id, _)) => question::detail(state, viewer, id).await.ok().filter(|it| it.question.status == "open"),
+        None => None,
+    };
     Ok(html! {
         div.title {
             h1 { (parts::visible(&run.name)) }
@@ -145,9 +157,13 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             @if let Some(outcome) = run.outcome.as_ref().filter(|it| *it != "success") { span.phase { (outcome) } }
             @if viewer.may(Scope::Write) { (actions(&run)) }
         }
+        (phases(&run))
         @if let Some(why) = why {
             section.why data-s=(run.status) aria-label="Why" {
-                p.summary { (parts::visible(&why.summary)) }
+                @if let Some(asked) = &asked {
+                    div.title { p.summary { (question::headline(asked)) } a.button.primary href=(format!("/inbox?open={}", asked.question.id)) { "Answer" } }
+                    p { (parts::visible(&why.summary)) }
+                } @else { p.summary { (parts::visible(&why.summary)) } }
                 @if !why.facts.is_empty() { ul { @for fact in &why.facts { li { (fact_of(fact)) } } } }
                 @if !why.next.is_empty() {
                     p.quiet { "What helps" }
@@ -169,20 +185,64 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             ("Kept until", run.hold_until.map(parts::time)),
             ("Workdir", run.workdir.as_ref().filter(|_| run.hold_until.is_some()).map(|it| html! { code { (parts::visible(it)) } })),
         ]))
-        @if viewer.may(Scope::Write) && run.kind == "agents" && ended.is_none() { (say(&run)) }
         @if let Some(output) = &run.output { details.block open { summary { "Output" } (parts::json_up_to(output, BESIDE, None)) } }
         @if let Some(why) = &run.output_error { p.bad { (parts::visible(why)) } }
+    })
+}
+
+/// Below the tree: a word to an agent, and what the run was given.
+async fn more(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
+    let run = one(state, viewer, id).await?;
+    let is_over = run.completed_at.or(run.cancelled_at).is_some();
+    Ok(html! {
+        @if viewer.may(Scope::Write) && run.kind == "agents" && !is_over { (say(&run)) }
         @if let Some(inputs) = run.inputs.as_ref().filter(|it| !it.is_null()) { details.block { summary { "Inputs" } (parts::json_up_to(inputs, BESIDE, None)) } }
     })
 }
 
+/// How far it has come, with what each phase took: queued, getting ready on a machine, running, ended. A run of agents has no machine of its own.
+fn phases(run: &RunView) -> Markup {
+    let ended = run.completed_at.or(run.cancelled_at);
+    let now = run.phase.as_deref().filter(|_| ended.is_none());
+    let has_job = run.queued_ms.is_some() || !matches!(run.kind.as_str(), "agents" | "external");
+    let queued_ms = run.queued_ms.or_else(|| run.started_at.zip(run.running_at).map(|(from, to)| (to - from).max(0)));
+    let running_ms = run.running_ms.or_else(|| run.running_at.zip(ended).map(|(from, to)| (to - from).max(0)));
+    let mut all = vec![("queued", run.started_at, queued_ms)];
+    if has_job {
+        let placed = run.starting_ms.and(run.started_at).zip(run.queued_ms).map(|(from, queued)| from + queued);
+        let ready = if now == Some("pulling") { "pulling" } else { "provisioning, pulling" };
+        all.push((ready, placed, run.starting_ms));
+    }
+    all.push(("running", run.running_at, running_ms));
+    let current = all.iter().rposition(|(_, at, _)| at.is_some()).filter(|_| ended.is_none());
+    html! {
+        ol.phases aria-label="Phases" {
+            @for (place, (word, at, took)) in all.iter().enumerate() {
+                @let is_now = current == Some(place);
+                li data-s=(if at.is_none() { "next" } else if is_now { "now" } else { "done" }) aria-current=[is_now.then_some("step")] {
+                    (word) " "
+                    @match at {
+                        Some(at) if is_now => (parts::lasted(Some(*at), None)),
+                        Some(_) => (parts::duration(*took)),
+                        None => "–",
+                    }
+                }
+            }
+            li data-s=(if ended.is_some() { "done" } else { "next" }) { "ended " @match ended { Some(at) => (parts::time(at)), None => "–" } }
+        }
+    }
+}
+
+/// A fact about a question, as its id and the rest.
+fn question_of(fact: &str) -> Option<(&str, &str)> {
+    fact.split_once(' ').filter(|(id, _)| id.parse::<QuestionId>().is_ok())
+}
+
 /// A fact about a question leads to it.
 fn fact_of(fact: &str) -> Markup {
-    match fact.split_once(' ') {
-        Some((id, rest)) if id.parse::<QuestionId>().is_ok() => {
-            html! { a href=(format!("/inbox?open={id}")) { (id) } " " (parts::visible(rest)) }
-        }
-        _ => html! { (parts::visible(fact)) },
+    match question_of(fact) {
+        Some((id, rest)) => html! { a href=(format!("/inbox?open={id}")) { (id) } " " (parts::visible(rest)) },
+        None => html! { (parts::visible(fact)) },
     }
 }
 

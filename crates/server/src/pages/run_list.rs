@@ -118,7 +118,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
         div.scroll tabindex="0" role="region" aria-label="Runs" {
             table.list {
                 thead { tr {
-                    @if writes { th scope="col" { span.away { "Choose" } } }
+                    @if writes { th.pick scope="col" { span.away { "Choose" } input type="checkbox" data-all hidden aria-label="Choose all"; } }
                     th scope="col" { "State" } th scope="col" { "Name" } th scope="col" { "What" }
                     th scope="col" { "Where" } th.r scope="col" { "Cost" } th.r scope="col" { "Took" } th.r scope="col" { "Age" }
                 } }

@@ -2,7 +2,7 @@
 
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, log, parts};
+use super::{OrShown as _, PageResult, log, parts, region};
 use crate::auth::Reader;
 use crate::input::{Path, Query};
 use crate::problem::HandlerResult;
@@ -25,21 +25,42 @@ pub(crate) async fn page(
     Path((run, step)): Path<(String, String)>,
 ) -> PageResult {
     let reader = Reader(visitor.token.clone());
-    let found = tree::step(State(state.clone()), reader, Path((run.clone(), step))).await.or_shown(&visitor)?.0;
-    let of = super::run::one(&state, visitor.viewer(), &run).await.or_shown(&visitor)?;
+    let found = tree::step(State(state.clone()), reader, Path((run.clone(), step.clone()))).await.or_shown(&visitor)?.0;
+    let src = format!("/ui/runs/{run}/steps/{step}");
+    let shown = region::live(&state, visitor.viewer(), &src).await.or_shown(&visitor)?;
+    let log = region::live(&state, visitor.viewer(), &format!("{src}/log")).await.or_shown(&visitor)?;
+    let (of, id) = (&found.step, &found.step.id);
+    let body = html! {
+        p.crumbs { a href="/runs" { "Runs" } " / " a href=(format!("/runs/{run}")) { (run) } " / "
+            a href=(format!("/runs/{run}?agent={}&task={}", of.agent, of.task)) { (of.task) } " / " (id) }
+        (shown)
+        (log)
+    };
+    Ok(shell::full(&state, &visitor, Head { title: &of.name, under: "/runs" }, &body).await)
+}
+
+/// Everything but its log.
+pub(crate) async fn region(state: &Shared, viewer: Viewer, run: &str, step: &str) -> HandlerResult<Markup> {
+    let path = Path((run.to_owned(), step.to_owned()));
+    let found = tree::step(State(state.clone()), viewer.reader(), path).await?.0;
+    let of = super::run::one(state, viewer, run).await?;
     let mut open = Vec::new();
     for id in &found.questions {
-        let reader = || visitor.viewer().reader();
-        let asked = match question::escalation(State(state.clone()), reader(), Path(id.clone())).await {
-            Err(_) => question::approval(State(state.clone()), reader(), Path(id.clone())).await,
+        let asked = match question::escalation(State(state.clone()), viewer.reader(), Path(id.clone())).await {
+            Err(_) => question::approval(State(state.clone()), viewer.reader(), Path(id.clone())).await,
             ticket => ticket,
         };
         open.extend(asked.ok().map(|it| it.0).filter(|it| it.question.status == "open"));
     }
-    let used = cost(&state, visitor.viewer(), &run, &found.step.id).await.or_shown(&visitor)?;
-    let log = log::of_step(&state, visitor.viewer(), &of, &found.step.id).await.or_shown(&visitor)?;
-    let body = shown(&of, &found, &open, visitor.viewer(), (used.as_ref(), log));
-    Ok(shell::full(&state, &visitor, Head { title: &found.step.name, under: "/runs" }, &body).await)
+    let used = cost(state, viewer, run, &found.step.id).await?;
+    Ok(shown(&of, &found, &open, viewer, used.as_ref()))
+}
+
+/// Its log, which appears when there is one. What it shows then follows the bytes by a region of its own.
+pub(crate) async fn log_region(state: &Shared, viewer: Viewer, run: &str, step: &str) -> HandlerResult<Markup> {
+    let of = super::run::one(state, viewer, run).await?;
+    let log = log::of_step(state, viewer, &of, step).await?;
+    Ok(html! { @if let Some(log) = log { h2 { "Log" } (log) } })
 }
 
 /// What it has used, with the turns below it. None: nothing.
@@ -73,13 +94,11 @@ fn shown(
     detail: &StepDetailView,
     open: &[QuestionDetailView],
     viewer: Viewer,
-    (used, log): (Option<&UsageSums>, Option<Markup>),
+    used: Option<&UsageSums>,
 ) -> Markup {
     let (run, step) = (&of.id, &detail.step);
     let file = |part: &str| format!("/runs/{run}/steps/{}/{part}", step.id);
     html! {
-        p.crumbs { a href="/runs" { "Runs" } " / " a href=(format!("/runs/{run}")) { (run) } " / "
-            a href=(format!("/runs/{run}?agent={}&task={}", step.agent, step.task)) { (step.task) } " / " (step.id) }
         div.title { h1 { (parts::visible(&step.name)) } (parts::state(&step.status)) }
         @if let Some(error) = &step.last_error { (parts::error(error)) }
         (parts::facts(vec![
@@ -113,7 +132,6 @@ fn shown(
         h2 { "Output" }
         @match &detail.output { Some(output) => (parts::json_or(output, &file("output"))), None => p.quiet { "None yet." } }
         @if !detail.earlier_tries.is_empty() { h2 { "Earlier tries" } (tries(&detail.earlier_tries)) }
-        @if let Some(log) = log { h2 { "Log" } (log) }
     }
 }
 

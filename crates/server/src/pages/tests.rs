@@ -15,8 +15,12 @@ use std::time::Duration;
 
 pub(super) const HOST: &str = "127.0.0.1:7780";
 const ORIGIN: &str = "http://127.0.0.1:7780";
-pub(super) const OWN: &str = "testtest.localhost:9";
 pub(super) const NEAR: Peer = Peer::Remote(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST));
+
+/// The name and port under which the port of `repl ui` answers.
+pub(super) fn own(world: &World) -> String {
+    format!("{}:9", world.state.pages.own_name("testtest"))
+}
 
 pub(super) struct Shown {
     pub(super) status: StatusCode,
@@ -337,16 +341,21 @@ async fn a_ticket_opens_the_own_door_once() {
     assert!(ticket::open(State(world.state.clone()), Extension(NEAR), Reader(admin)).await.is_err());
     let path = link.url.split_once(".localhost:").unwrap().1.split_once('/').unwrap().1;
     let world = world.through_own_door().seen_from(NEAR);
+    let own = own(&world);
     let at = |path: &str| format!("/{path}");
     assert_eq!(send(&world, "GET", &at(path), &[("host", HOST)], "").await.status, StatusCode::MISDIRECTED_REQUEST);
-    let entered = send(&world, "GET", &at(path), &[("host", OWN)], "").await;
+    let entered = send(&world, "GET", &at(path), &[("host", own.as_str())], "").await;
     assert_eq!((entered.status, entered.header("referrer-policy")), (StatusCode::SEE_OTHER, "no-referrer"));
     let cookie = entered.header("set-cookie").split(';').next().unwrap().to_owned();
-    let open = send(&world, "GET", "/", &[("host", OWN), ("cookie", &cookie)], "").await;
+    let open = send(&world, "GET", "/", &[("host", own.as_str()), ("cookie", &cookie)], "").await;
     assert_eq!(open.status, StatusCode::OK);
-    assert_eq!(send(&world, "GET", &at(path), &[("host", OWN)], "").await.status, StatusCode::UNAUTHORIZED, "twice");
+    assert_eq!(
+        send(&world, "GET", &at(path), &[("host", own.as_str())], "").await.status,
+        StatusCode::UNAUTHORIZED,
+        "twice"
+    );
     for path in ["/api/v1/runs", "/runner/v1/desired", "/metrics", "/healthz", "/login"] {
-        let shown = send(&world, "GET", path, &[("host", OWN), ("cookie", &cookie)], "").await;
+        let shown = send(&world, "GET", path, &[("host", own.as_str()), ("cookie", &cookie)], "").await;
         assert_eq!(shown.status, StatusCode::NOT_FOUND, "{path} is not behind this door");
     }
 }
@@ -648,6 +657,7 @@ async fn what_is_refused_at_the_door_is_counted() {
 #[tokio::test]
 async fn the_port_of_repl_ui_is_limited_too() {
     let world = world().await.through_own_door();
-    let limited = until_limited(&world, StatusCode::UNAUTHORIZED, &[("host", OWN)], "/").await;
+    let own = own(&world);
+    let limited = until_limited(&world, StatusCode::UNAUTHORIZED, &[("host", own.as_str())], "/").await;
     assert_eq!(limited.status, StatusCode::TOO_MANY_REQUESTS);
 }

@@ -53,8 +53,8 @@ pub(crate) async fn open(
             .retry_after(60));
     }
     open.insert(*blake3::hash(ticket.as_bytes()).as_bytes(), (token, Instant::now() + GOOD_FOR));
-    let host = &state.engine.context.installation.control_id;
-    Ok(Json(wire::api::PagesLink { url: format!("http://{host}.localhost:{port}/ticket?t={ticket}") }))
+    let host = state.pages.own_name(&state.engine.context.installation.control_id.to_string());
+    Ok(Json(wire::api::PagesLink { url: format!("http://{host}:{port}/ticket?t={ticket}") }))
 }
 
 #[cfg(test)]

@@ -21,16 +21,21 @@ use model::time::show_duration;
 use wire::api::{CancelBody, NodeView, WorkflowView};
 
 pub(crate) async fn list(State(state): State<Shared>, visitor: Visitor, uri: Uri) -> PageResult {
-    let paging = run::paging(uri.query().unwrap_or_default(), 50);
+    let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
+    let shown = region::live(&state, visitor.viewer(), &format!("/ui/workflows{query}")).await.or_shown(&visitor)?;
+    let body = html! { div.title { h1 { "Workflows" } } (shown) };
+    Ok(shell::full(&state, &visitor, Head { title: "Workflows", under: "/workflows" }, &body).await)
+}
+
+pub(crate) async fn list_region(state: &Shared, viewer: Viewer, query: &str) -> HandlerResult<Markup> {
+    let paging = run::paging(query, 50);
     let first = paging.cursor.is_none();
-    let reader = Reader(visitor.token.clone());
-    let page = workflow::list(State(state.clone()), reader, Query(paging)).await.or_shown(&visitor)?.0;
-    let body = html! {
-        div.title { h1 { "Workflows" } }
+    let page = workflow::list(State(state.clone()), viewer.reader(), Query(paging)).await?.0;
+    Ok(html! {
         @if page.data.is_empty() { p.empty { "No workflow yet: the first run starts one." } } @else {
             div.scroll tabindex="0" role="region" aria-label="Workflows" { table.list {
                 thead { tr { th scope="col" { "State" } th scope="col" { "Workflow" } th scope="col" { "Intent" } th scope="col" { "Run" } th scope="col" { "Machine" } th.r scope="col" { "Took" } th.r scope="col" { "Age" } } }
-                tbody { @for it in &page.data { tr id=(it.id) {
+                tbody data-list=[first.then_some("workflows")] { @for it in &page.data { tr id=(it.id) {
                     td { (parts::state(&it.status)) } td { a.row href=(format!("/workflows/{}", it.id)) { (it.id) } } td { (it.intent) }
                     td { @if let Some(run) = &it.run { a href=(format!("/runs/{run}")) { (run) } } @else { span.quiet { "–" } } }
                     td { @if let Some(machine) = &it.instance { code { (machine) } } @else { span.quiet { "–" } } }
@@ -39,8 +44,7 @@ pub(crate) async fn list(State(state): State<Shared>, visitor: Visitor, uri: Uri
             } }
         }
         (parts::more("/workflows", page.next_cursor.as_deref(), first))
-    };
-    Ok(shell::full(&state, &visitor, Head { title: "Workflows", under: "/workflows" }, &body).await)
+    })
 }
 
 pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Path(id): Path<String>) -> PageResult {

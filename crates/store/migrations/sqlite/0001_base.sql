@@ -444,6 +444,8 @@ CREATE UNIQUE INDEX allocations_available ON allocations (instance_id) WHERE sta
 CREATE UNIQUE INDEX allocations_live ON allocations (instance_id) WHERE status IN ('CLAIMED', 'ACTIVE');
 -- Slots whose folder is still on the machine: of one machine, and their count.
 CREATE INDEX allocations_kept ON allocations (instance_id, id) WHERE kept = 1;
+-- Folders of an org that are held, newest first.
+CREATE INDEX allocations_held ON allocations (org_id, created_at, id) WHERE kept = 1 AND hold_until IS NOT NULL;
 
 -- Workflows and what they own ----------------------------------------------------------------------------------------
 

@@ -89,7 +89,7 @@ struct Open {
     begun: [Option<i64>; 3],
 }
 
-struct RunScan {
+pub(super) struct RunScan {
     needle: Needle,
     from: RunPlace,
     most: usize,
@@ -101,12 +101,17 @@ struct RunScan {
 }
 
 impl RunScan {
+    /// Looks for one hit in at most so many bytes.
+    pub(super) fn first(needle: Needle, from: RunPlace, most_bytes: i64) -> RunScan {
+        RunScan { most: 1, most_bytes, ..RunScan::new(needle, from) }
+    }
+
     fn new(needle: Needle, from: RunPlace) -> RunScan {
         let (open, last, hits) = (HashMap::new(), VecDeque::new(), Vec::new());
         RunScan { needle, from, most: MOST_HITS, most_bytes: MOST_BYTES, open, last, hits }
     }
 
-    fn all(
+    pub(super) fn all(
         &mut self,
         read: &impl Fn(i64) -> Result<Vec<RunFrame>, Failure>,
         over: impl Fn() -> bool,

@@ -157,6 +157,8 @@
       if (follows) { const now = this.querySelector(".log"); if (now) now.scrollTop = now.scrollHeight; }
       const after = this.querySelector(".title .st");
       if (after && state && after.textContent !== state) speak("Now " + after.textContent + ".");
+      // A region may bring others.
+      if (this.querySelector("live-region")) connect();
       dress();
     }
     // New rows at the head of a list wait until they are asked for.
@@ -207,6 +209,7 @@
       button.onclick = () => navigator.clipboard.writeText(code.textContent).then(() => speak("Copied."));
       code.after(button);
     }
+    for (const it of document.querySelectorAll("[data-all][hidden]")) it.hidden = false;
     const count = document.querySelector("[data-count]");
     document.title = (count ? "(" + count.dataset.count + ") " : "") + title;
   };
@@ -257,6 +260,12 @@
     else if (e.key === "/") { const search = document.getElementById("search"); if (search) { e.preventDefault(); search.focus(); } }
   });
 
+  // The box at the head of a list chooses all of its rows.
+  document.addEventListener("change", e => {
+    const all = e.target;
+    if (all.matches("[data-all]")) for (const it of all.closest("table").querySelectorAll("tbody [name=run]")) it.checked = all.checked;
+  });
+
   // Scrolled to an end of a window of a log: the window beside it is added.
   let adding = false;
   document.addEventListener("scroll", async e => {
@@ -291,6 +300,9 @@
     dress(); setInterval(dress, 1000);
     const log = document.querySelector("[data-tail]");
     if (log) log.scrollTop = log.scrollHeight;
+    // The line that failed stands behind a few others.
+    const fails = document.querySelector(".log .fails"), box = fails && fails.closest(".log");
+    if (fails) box.scrollTop = fails.offsetTop - box.offsetTop - 250;
     if (regions().length) connect();
   });
 })();

@@ -1,0 +1,131 @@
+//! Regions hear of each change that their pages would otherwise miss until they are loaded again.
+
+use super::full::written;
+use super::tests::{HOST, enter, get, submitted, world};
+use crate::hostile::World;
+use crate::repeated::orphan_as;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
+use engine::store::{Lane, Tx};
+use futures_util::StreamExt as _;
+use model::log::LogId;
+use model::step::{OnMachine, StepTry};
+use model::{Failure, JobId, StepId, WorkflowId};
+use serde_json::json;
+
+/// An open page with one region.
+struct Open<'w> {
+    world: &'w World,
+    cookie: String,
+    region: String,
+    stream: futures_util::stream::BoxStream<'static, Result<axum::body::Bytes, axum::Error>>,
+}
+
+impl Open<'_> {
+    async fn at<'w>(world: &'w World, region: &str) -> Open<'w> {
+        let cookie = enter(world, &world.admin).await;
+        let request = Request::builder().uri(format!("/ui/live?r={region}"));
+        let request = request.header("host", HOST).header("cookie", &cookie).body(Body::empty()).unwrap();
+        let stream = world.raw(request).await.into_body().into_data_stream().boxed();
+        let mut open = Open { world, cookie, region: region.to_owned(), stream };
+        open.hears().await;
+        open
+    }
+
+    /// Waits until it is told of a version.
+    async fn hears(&mut self) {
+        let mut heard = String::new();
+        while !heard.contains("event: v") {
+            heard += std::str::from_utf8(&self.stream.next().await.unwrap().unwrap()).unwrap();
+        }
+    }
+
+    async fn now(&self) -> String {
+        let shown = get(self.world, &self.region, &self.cookie).await;
+        assert_eq!(shown.status, StatusCode::OK, "{}", shown.text);
+        shown.text
+    }
+
+    /// Is told of versions until it shows this.
+    async fn comes_to_show(&mut self, text: &str) {
+        while !self.now().await.contains(text) {
+            self.hears().await;
+        }
+    }
+}
+
+async fn write(world: &World, act: impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static) {
+    world.engine.store.write(Lane::Normal, "test.write", act).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_step_is_followed_to_its_decision() {
+    let world = world().await;
+    let ticket = world.ticket().await;
+    let path = format!("/api/v1/escalations/{ticket}");
+    let asked = world.ask("get", &path, Some(&world.admin), &[], "").await.body;
+    let region = format!("/ui/runs/{}/steps/{}", asked["run"].as_str().unwrap(), asked["step"].as_str().unwrap());
+    let mut open = Open::at(&world, &region).await;
+    assert!(open.now().await.contains(r#"data-s="waiting""#));
+    let body = json!({ "action": "skip" }).to_string();
+    let done = world.ask("post", &format!("{path}/resolve"), Some(&world.admin), &[], &body).await;
+    assert_eq!(done.status, StatusCode::OK, "{}", done.body);
+    world.work().await;
+    open.comes_to_show(r#"data-s="skipped""#).await;
+}
+
+#[tokio::test]
+async fn the_log_of_a_step_appears_when_it_begins() {
+    let world = world().await;
+    let run = world.agents(json!([{ "name": "s", "http": { "url": "https://a.example/" } }])).await;
+    let steps = world.ask("get", &format!("/api/v1/runs/{run}/steps"), Some(&world.admin), &[], "").await.body;
+    let step = steps["data"][0]["id"].as_str().unwrap().to_owned();
+    let mut open = Open::at(&world, &format!("/ui/runs/{run}/steps/{step}/log")).await;
+    assert_eq!(open.now().await, "");
+    let (number, id): (StepId, model::RunId) = (step.parse().unwrap(), run.parse().unwrap());
+    written(&world, &run, LogId::Step(StepTry { id: number, number: 1 }), b"hello from the step\n").await;
+    write(&world, move |tx| {
+        // As if a machine had begun it. What begins a step tells of its run.
+        let mut step = engine::store::step::find(tx, number)?.unwrap();
+        let (job, restores) = (JobId(1), Vec::new());
+        step.on =
+            Some(OnMachine { job, epoch: 1, input_bytes: 0, restores, stopping: false, log_end: None, kept: None });
+        tx.hint(engine::Hint::Run(id));
+        engine::store::step::save(tx, &step)
+    })
+    .await;
+    open.comes_to_show("hello from the step").await;
+    assert!(open.now().await.contains(&format!(r#"<live-region src="/ui/runs/{run}/log?step={step}""#)));
+}
+
+#[tokio::test]
+async fn workflows_and_their_nodes_are_followed() {
+    let world = world().await;
+    submitted(&world, true).await;
+    let listed = async || world.ask("get", "/api/v1/workflows", Some(&world.admin), &[], "").await.body;
+    let first = listed().await["data"][0]["id"].as_str().unwrap().to_owned();
+    let mut list = Open::at(&world, "/ui/workflows").await;
+    let mut one = Open::at(&world, &format!("/ui/workflows/{first}")).await;
+    submitted(&world, true).await;
+    let second = listed().await["data"][0]["id"].as_str().unwrap().to_owned();
+    assert_ne!(first, second);
+    list.comes_to_show(&second).await;
+    let id: WorkflowId = first.parse().unwrap();
+    write(&world, move |tx| {
+        let mut workflow = engine::store::workflow::lock(tx, id)?;
+        workflow.cancel_reason = Some("not needed any more".to_owned());
+        engine::store::workflow::save(tx, &workflow)
+    })
+    .await;
+    one.comes_to_show("not needed any more").await;
+}
+
+#[tokio::test]
+async fn orphans_are_followed() {
+    let world = world().await;
+    let mut open = Open::at(&world, "/ui/orphans").await;
+    orphan_as(&world, "repl-testtest-none-1".to_owned(), "i-new".to_owned()).await;
+    open.comes_to_show("i-new").await;
+    write(&world, |tx| engine::store::orphan::remove(tx, "local", "i-new")).await;
+    open.comes_to_show("Nothing is left behind that costs.").await;
+}
