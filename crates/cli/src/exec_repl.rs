@@ -69,10 +69,12 @@ async fn invoke(settings: &Settings, request: &Request) -> Done<Answer> {
     if !seen.ended {
         return Ok(Answer::Pending { token: id, retry_after_ms: Some(ASK_AGAIN_MS) });
     }
+    // A failure of the run says nothing about the call. As `done` with an error the Executor there would pin it.
+    if let Some(error) = seen.error {
+        return Ok(Answer::Failed { code: error.code, message: error.message });
+    }
     let Some(result) = seen.result else {
-        let error =
-            seen.error.map_or(("result_gone".into(), "its result was deleted".into()), |it| (it.code, it.message));
-        return Ok(Answer::Failed { code: error.0, message: error.1 });
+        return Ok(Answer::Failed { code: "result_gone".into(), message: "its result was deleted".into() });
     };
     let value = json::parse(&result.value.unwrap_or_default().to_string());
     let value = value.map_err(|bad| Complaint { code: USAGE, text: bad.to_string(), fix: None })?;

@@ -53,7 +53,7 @@ fn the_example_passes_the_check_and_leaves_nothing() {
     let place = Place::new();
     let example = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/calls/dml-exec-words");
     let lines = std::fs::read_to_string(&example).unwrap().lines().count();
-    assert!(lines <= 60, "an example is short: {lines} lines");
+    assert!(lines <= 40, "an example is short: {lines} lines");
     let example = example.to_str().unwrap();
     let (code, report) = place.check(example, &["--input", r#""two words""#, "--input", "5"]);
     assert_eq!((code, failed(&report)), (0, vec![]), "{report:#}");
@@ -108,6 +108,28 @@ fn a_cancel_ends_the_program() {
         let words = std::fs::read(process.path().join("environ")).unwrap_or_default();
         let words = String::from_utf8_lossy(&words).into_owned();
         assert!(!words.contains(place.0.path().to_str().unwrap()), "{} is left", process.path().display());
+    }
+}
+
+/// An adapter cannot tell an Executor not to pin: a `done` with an error is pinned, as a failure of the function. What says nothing about the
+/// function is `failed`.
+#[test]
+fn a_program_that_was_killed_or_lost_is_no_result() {
+    let place = Place::new();
+    for (name, script, code, said) in [
+        ("killed.sh", "kill -9 $$", "signalled", "signal 9 ended the program"),
+        ("lost.sh", "kill -9 $PPID", "lost", "ended before the program did"),
+    ] {
+        let program = place.script(name, &format!("#!/bin/sh\n{script}\n"));
+        let function = format!("dml+exec://dml-exec-local{}?blake3={}", program.display(), digest_of(&program));
+        let (exit, report) = place.check("dml-exec-local", &["--function", &function, "--timeout", "5s"]);
+        let why = case(&report, "finishes")["failed"].as_str().unwrap();
+        assert!(exit == 1 && why.contains(&format!("`failed`, {code}: ")) && why.contains(said), "{name}: {why}");
+        assert_eq!(case(&report, "answers")["failed"], Value::Null, "{name}");
+        assert_eq!(case(&report, "cleanup")["failed"], Value::Null, "{name}");
+        assert_eq!(case(&report, "result")["failed"], "there was no `done`", "{name}");
+        std::fs::remove_file(program).unwrap();
+        assert_eq!(place.left(), [""; 0], "{name}");
     }
 }
 
