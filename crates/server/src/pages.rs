@@ -40,9 +40,9 @@ mod session;
 mod settings;
 mod shell;
 #[cfg(test)]
-mod stale;
-#[cfg(test)]
 mod slots;
+#[cfg(test)]
+mod stale;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -33,7 +33,8 @@ fn a_budget_that_is_used_up_is_answered_with_a_larger_one() {
 #[test]
 fn a_run_that_was_never_started_is_answered_with_the_command_that_starts_it() {
     let mut bench = Bench::new();
-    let submission = Submission { org: bench.org, by: None, name: None, spec: spec(), plans: Default::default(), start: false };
+    let submission =
+        Submission { org: bench.org, by: None, name: None, spec: spec(), plans: Default::default(), start: false };
     let answer = now(bench.engine.submit(submission, None, shown())).unwrap();
     let run: RunId = String::from_utf8(answer.body).unwrap().parse().unwrap();
     bench.settle();
