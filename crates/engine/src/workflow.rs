@@ -128,7 +128,7 @@ impl Engine {
                 Intent::CreateSnapshot => create_snapshot::begin_again(tx, &workflow)?,
                 Intent::CleanupManifest => cleanup_manifest::begin_again(tx, &workflow)?,
             };
-            Ok(render(&owned(tx, org, begun)?))
+            Ok(render(&owned(tx, actor.org, begun)?))
         })
         .await
     }

@@ -52,7 +52,7 @@ impl Commit<'_> {
                 }
             }
             Choice::PolledInVain(step) if self.waits_for(*step, StepWait::Poller) => {
-                hierarchy::answer_offered(self, step_id(*step))?;
+                hierarchy::answer_offered(self, step_id(*step), Ready::Recorded)?;
                 self.begin_steps(self.agent_of(*step / self.scope.steps))
             }
             Choice::Child(position) => self.ask_for_child(*position),

@@ -8,7 +8,6 @@ use super::said::Said;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
 use super::{OrShown as _, PageResult, parts, run};
-use crate::auth::Reader;
 use crate::input::{Nothing, Path, Query};
 use crate::problem::HandlerResult;
 use crate::{Shared, manifest, workflow};
