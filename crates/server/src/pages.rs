@@ -4,7 +4,7 @@
 mod act;
 #[cfg(test)]
 mod acts;
-mod asset;
+pub(crate) mod asset;
 mod cache;
 #[cfg(test)]
 mod crowd;
