@@ -443,6 +443,18 @@ fn a_tab_completes_what_exists() {
     assert_eq!(offered(&session, &["repl", "instance", "show", "ins"]), ids("repl instance ls --json", "id"));
     assert_eq!(offered(&session, &["repl", "release", "alc_"]).len(), ids("repl allocation ls -a --json", "id").len());
 
+    // What waits for a person, and the parts of a tree.
+    let plan =
+        "{type: agents, agents: [{name: writer, tasks: [{name: draft, steps: [{name: agree, approval: \"ok?\"}]}]}]}";
+    session.quietly(&format!("echo '{plan}' > plan.yml; repl run --detach --name planned plan.yml"));
+    session.wait_for("planned", "question.asked");
+    let approvals = ids("repl approval ls --json", "id");
+    assert_eq!((approvals.len(), offered(&session, &["repl", "approval", "show", "q"])), (1, approvals));
+    assert_eq!(offered(&session, &["repl", "escalation", "show", "q"]), [""; 0], "no ticket is open");
+    for (flag, name) in [("--agent", "writer"), ("--task", "draft"), ("--step", "agree")] {
+        assert_eq!(offered(&session, &["repl", "logs", "planned", flag, ""]), [name], "{flag}");
+    }
+
     // As a shell does it: the script is loaded, the function called, its answer read.
     let line = "eval \"$(repl completion bash)\"; COMP_WORDS=(repl logs tr); COMP_CWORD=2; _repl repl tr logs; echo ${COMPREPLY[@]}";
     let output = session.shell(&format!("exec bash -c '{line}'")).output().unwrap();
