@@ -57,7 +57,13 @@ impl Engine {
             return Ok(());
         }
         let said = answer(asked.tool, output.as_ref(), *exit_code, stdout_tail.as_deref());
-        if let Some(problem) = said.ok().and_then(|said| asked.problem(&said, large.is_some())) {
+        let problem = match &large {
+            Some(artifact) if asked.is_read_again() => {
+                Some(format!("its output has {} bytes: {MAX_OUTPUT_BYTES} are allowed", artifact.size))
+            }
+            _ => said.ok().and_then(|said| asked.problem(&said)),
+        };
+        if let Some(problem) = problem {
             (*reason, *message) = (JobReason::InvalidOutput, Some(problem));
         } else if let Some(artifact) = large {
             let hash = artifact.hash.as_deref().unwrap_or_default();
@@ -94,11 +100,12 @@ impl Asked {
         self.schema.is_some() || self.limits.is_some()
     }
 
-    fn problem(&self, said: &Value, large: bool) -> Option<String> {
-        // A plan is read again, and what a server's client says is not all output: neither can be put away.
-        if large && (self.limits.is_some() || self.tool == ToolKind::Mcp) {
-            return Some(format!("its output has more than {MAX_OUTPUT_BYTES} bytes"));
-        }
+    /// A plan is carried out after it was recorded, and what the client of a server says is more than an output: neither can be put away.
+    fn is_read_again(&self) -> bool {
+        self.limits.is_some() || self.tool == ToolKind::Mcp
+    }
+
+    fn problem(&self, said: &Value) -> Option<String> {
         let problem = schema_problem(said, self.schema.as_ref());
         problem.map(|problem| problem.failure.error.message).or_else(|| self.limits.as_ref()?.problem(said))
     }

@@ -24,7 +24,7 @@ pub const BODY_BYTES: usize = 1024 * 1024;
 const PLAN_BYTES: usize = plan::MAX_DOCUMENT_BYTES + BODY_BYTES;
 const SUBMISSIONS: &str = "POST /api/v1/runs";
 /// The end of a step, whose output may become an artifact of 8 MiB.
-const COMPLETION_BYTES: usize = (8 << 20) + BODY_BYTES;
+pub const COMPLETION_BYTES: usize = (8 << 20) + BODY_BYTES;
 const COMPLETIONS: &str = "POST /api/v1/runs/{id}/steps/{step}/complete";
 /// A runner's batch of log frames and facts, base64 included.
 const REPORT_BYTES: usize = 8 * 1024 * 1024;

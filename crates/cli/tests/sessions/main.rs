@@ -450,7 +450,13 @@ fn a_tab_completes_what_exists() {
     session.wait_for("planned", "question.asked");
     let approvals = ids("repl approval ls --json", "id");
     assert_eq!((approvals.len(), offered(&session, &["repl", "approval", "show", "q"])), (1, approvals));
-    assert_eq!(offered(&session, &["repl", "escalation", "show", "q"]), [""; 0], "no ticket is open");
+    assert_eq!(offered(&session, &["repl", "escalation", "resolve", "q"]), [""; 0], "no ticket is open");
+    let plan = "{type: agents, agents: [{tasks: [{steps: [{name: killed, command: \"kill -9 $$\"}]}]}]}";
+    session.quietly(&format!("echo '{plan}' > killed.yml; repl run --detach --name killed killed.yml"));
+    session.wait_for("killed", "question.asked");
+    let tickets = ids("repl escalation ls --json", "id");
+    assert_eq!((tickets.len(), offered(&session, &["repl", "escalation", "resolve", "q"])), (1, tickets));
+    assert_eq!(offered(&session, &["repl", "approval", "show", "q"]), ids("repl approval ls --json", "id"));
     for (flag, name) in [("--agent", "writer"), ("--task", "draft"), ("--step", "agree")] {
         assert_eq!(offered(&session, &["repl", "logs", "planned", flag, ""]), [name], "{flag}");
     }
