@@ -452,6 +452,7 @@ fn a_tab_completes_what_exists() {
     assert_eq!((approvals.len(), offered(&session, &["repl", "approval", "show", "q"])), (1, approvals));
     assert_eq!(offered(&session, &["repl", "escalation", "resolve", "q"]), [""; 0], "no ticket is open");
     let plan = "{type: agents, agents: [{tasks: [{steps: [{name: killed, command: \"kill -9 $$\"}]}]}]}";
+    session.quietly("repl kill long"); // its machine is free
     session.quietly(&format!("echo '{plan}' > killed.yml; repl run --detach --name killed killed.yml"));
     session.wait_for("killed", "question.asked");
     let tickets = ids("repl escalation ls --json", "id");
