@@ -458,6 +458,7 @@ fn a_tab_completes_what_exists() {
     let tickets = ids("repl escalation ls --json", "id");
     assert_eq!((tickets.len(), offered(&session, &["repl", "escalation", "resolve", "q"])), (1, tickets));
     assert_eq!(offered(&session, &["repl", "approval", "show", "q"]), ids("repl approval ls --json", "id"));
+    // Of the run that the line names, which is not the last one.
     for (flag, name) in [("--agent", "writer"), ("--task", "draft"), ("--step", "agree")] {
         assert_eq!(offered(&session, &["repl", "logs", "planned", flag, ""]), [name], "{flag}");
     }
