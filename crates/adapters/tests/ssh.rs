@@ -1,6 +1,8 @@
 //! What the provider `ssh` does beyond the suite that all pass: what it says when a host cannot be used, what it copies, and its relay.
 //! Each test has a real sshd.
 
+#[path = "../../testkit/tests/support/skip.rs"]
+mod skip;
 #[allow(dead_code, reason = "the tests of other providers use the rest")]
 mod support;
 
@@ -110,7 +112,7 @@ async fn a_full_disk_is_named_as_such() {
     let mounted =
         std::process::Command::new("mount").args(["-t", "tmpfs", "-o", "size=16k", "tmpfs"]).arg(&small).status();
     if !mounted.is_ok_and(|status| status.success()) {
-        return; // only root can make a small file system
+        return skip::skip("disk", "only root can make a small file system");
     }
     let binary = home.path().join("large");
     fs::write(&binary, [b"#!/bin/sh\n".as_slice(), &[b'#'; 64 << 10]].concat()).unwrap();

@@ -176,7 +176,8 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     }
     confirm(&args, &files)?;
     let paths = sources.into_iter().map(|source| source.path).collect();
-    let hashed = upload::hash(&files, &settings.home.join("hashes"), paths).await?;
+    let is_cached = submit.cache.as_ref().is_some_and(|cache| *cache != CacheBody::Flag(false));
+    let hashed = upload::hash(&files, is_cached, &settings.home.join("hashes"), paths).await?;
     submit.files = hashed.as_ref().map(|hashed| hashed.root.clone());
     let piped = if args.stdin { Some(stdin::read()?) } else { None };
     submit.stdin = piped.as_ref().map(Piped::body);

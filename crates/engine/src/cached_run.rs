@@ -11,7 +11,7 @@ use calls::record::{ExecStatus, Node as CallNode};
 use calls::{ExecId, Fault, Id, NodeId, Value, read};
 use model::hierarchy::{self, Pick, Rows};
 use model::run::{Called, LastError, RunEvent, RunReason};
-use model::spec::{Cache, CallPart, Command, RunSpec};
+use model::spec::{Cache, CallPart, Command, RunSpec, check_cached_files};
 use model::tree::{MAX_DEPTH, Node, Tree};
 use model::{Failure, OrgId, Refused, RunId, Trouble, TroubleKind};
 use std::collections::BTreeMap;
@@ -23,8 +23,6 @@ use store::log_file::LogStream;
 use store::object::Objects;
 use store::{Lane, Tx, WorkKind};
 
-/// Entries of a run's tree that are looked at for its key.
-const MAX_FILES: usize = 100_000;
 /// How a mode says that an artifact is a folder or a link: the bits of `st_mode`.
 pub(crate) const FOLDER: u32 = 0o040_000;
 pub(crate) const LINK: u32 = 0o120_000;
@@ -176,10 +174,7 @@ fn unfold(blobs: &Blobs, org: OrgId, root: &str, files: &mut BTreeMap<Vec<u8>, F
                     files.insert(at.into_bytes(), plain(format!("a link to {target}")));
                 }
             }
-            if files.len() > MAX_FILES {
-                let why = format!("a cached run has at most {MAX_FILES} files: leave out --cache, or send an archive");
-                return Err(Refused::invalid("files", why).into());
-            }
+            check_cached_files(files.len() as i64)?;
         }
     }
     Ok(())

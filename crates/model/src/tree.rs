@@ -7,6 +7,8 @@ use serde::{Deserialize, Serialize};
 
 /// The largest document of one folder: about two million names.
 pub const DOCUMENT_BYTES: i64 = 256 << 20;
+/// One file that is sent or kept. `repl run` refuses a larger one before it is read, a server before it stores any of it.
+pub const BLOB_BYTES: i64 = 64 << 30;
 /// Files, folders and links in one tree, each counted as often as it is named. A folder may be named many times, so that a few documents
 /// could stand for more files than any disk has. `repl run` refuses a larger tree before it sends anything, a runner before it makes a file.
 pub const MAX_ENTRIES: u64 = 5_000_000;

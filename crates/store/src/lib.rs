@@ -63,6 +63,9 @@ pub mod run_log;
 pub mod secret;
 pub mod session;
 pub mod snapshot;
+#[cfg(test)]
+#[path = "../../testkit/tests/support/skip.rs"]
+mod skip;
 mod sql;
 pub mod statements;
 pub mod step;

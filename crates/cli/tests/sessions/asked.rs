@@ -34,7 +34,7 @@ for tail in $tails; do
     done
 done | grep -c '^[1-9]'"#;
 
-/// Whether limits are enforced on this host. `REPL_TEST_MUST=limits` says that they have to be.
+/// Whether limits are enforced on this host.
 fn limits_are_enforced(session: &Session) -> bool {
     let doctor = session.shell("repl doctor --json").output().unwrap().stdout;
     let checks: serde_json::Value = serde_json::from_slice(&doctor).unwrap();
@@ -42,9 +42,7 @@ fn limits_are_enforced(session: &Session) -> bool {
     if limits["state"] == "fine" {
         return true;
     }
-    let must = std::env::var("REPL_TEST_MUST").unwrap_or_default();
-    assert!(!must.split(',').any(|it| it == "limits"), "REPL_TEST_MUST names limits, but {limits}");
-    eprintln!("SKIPPED (limits): {limits}");
+    crate::skip::skip("limits", &limits.to_string());
     false
 }
 

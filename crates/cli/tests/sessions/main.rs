@@ -5,6 +5,8 @@ mod asked;
 mod owned;
 mod people;
 mod session;
+#[path = "../../../testkit/tests/support/skip.rs"]
+mod skip;
 mod told;
 mod trust;
 
