@@ -11,8 +11,8 @@ use calls::record::{ExecStatus, Node as CallNode};
 use calls::{ExecId, Fault, Id, NodeId, Value, read};
 use model::hierarchy::{self, Pick, Rows};
 use model::run::{Called, LastError, RunEvent, RunReason};
-use model::spec::{Cache, CallPart, Command, RunSpec, check_cached_files};
-use model::tree::{MAX_DEPTH, Node, Tree};
+use model::spec::{Cache, CallPart, Command, RunSpec};
+use model::tree::{MAX_DEPTH, Node, Tree, check_cached};
 use model::{Failure, OrgId, Refused, RunId, Trouble, TroubleKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -174,7 +174,7 @@ fn unfold(blobs: &Blobs, org: OrgId, root: &str, files: &mut BTreeMap<Vec<u8>, F
                     files.insert(at.into_bytes(), plain(format!("a link to {target}")));
                 }
             }
-            check_cached_files(files.len() as i64)?;
+            check_cached(files.len() as i64)?;
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use crate::feature::MAX_FEATURES;
 use crate::plan::DEFAULT_MAX_AGENTS;
 use crate::recovery::{MAX_RETRY_DELAY_MS, OnExhausted};
 use crate::time::{DAY, SECOND};
-use crate::tree::TreeRef;
+use crate::tree::{TreeRef, check_cached};
 use crate::{Credits, Refused, hold::MAX_HOLD_MS, string_enum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -476,8 +476,6 @@ pub const MAX_STDIN_BYTES: i64 = 1 << 30;
 const MAX_TITLE: usize = 80;
 /// It travels in the document that a machine is told, for as long as its job is open.
 pub const MAX_INIT_BYTES: usize = 64 * 1024;
-/// The key of a run with a cache lists each of its files, links and empty folders: the server holds that list in memory.
-pub const MAX_CACHED_FILES: i64 = 100_000;
 /// A word or a version, not data.
 pub const MAX_SALT_BYTES: usize = 1024;
 pub const MAX_ENV: usize = 500;
@@ -516,7 +514,7 @@ impl RunSpec {
             "cache",
             "a kept result does not know what a feature installs: leave out features or cache",
         )?;
-        check_cached_files(self.files.as_ref().map_or(0, |tree| tree.files))?;
+        check_cached(self.files.as_ref().map_or(0, |tree| tree.files))?;
         check(cache.salt.len() <= MAX_SALT_BYTES, "cache.salt", format!("longer than {MAX_SALT_BYTES} bytes"))
     }
 
@@ -643,12 +641,6 @@ impl RunSpec {
             base: self.base.clone(),
         }
     }
-}
-
-/// Files, links and empty folders that the key of a run with a cache would list.
-pub fn check_cached_files(files: i64) -> Result<(), Refused> {
-    let why = || format!("a cached run has at most {MAX_CACHED_FILES} files: leave out --cache, or send an archive");
-    if files > MAX_CACHED_FILES { Err(Refused::invalid("files", why())) } else { Ok(()) }
 }
 
 fn check(ok: bool, field: &str, why: impl Into<String>) -> Result<(), Refused> {

@@ -10,8 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wire::api::FilesBody;
-use wire::model::spec::MAX_CACHED_FILES;
-use wire::model::tree::{BLOB_BYTES, DOCUMENT_BYTES, Entry, MAX_DEPTH, MAX_ENTRIES, Node, Tree};
+use wire::model::tree::{BLOB_BYTES, DOCUMENT_BYTES, MAX_CACHED_FILES, Entry, MAX_DEPTH, MAX_ENTRIES, Node, Tree};
 
 /// A tree that is ready to be sent.
 pub struct Hashed {

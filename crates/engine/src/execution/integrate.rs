@@ -89,7 +89,7 @@ fn integrated(
         false => available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?,
     };
     let pinned = index.pinned(tx, node)?;
-    // Read with the index locked, as `invalidate` raises it: what was begun before answers those who have asked, and nobody after them.
+    // Read with the index locked, as `invalidate` raises it: what was begun before answers the runs that have asked, and none after them.
     let now = store::execution::epoch(tx, org, &it.function).map_err(Fault::Source)?;
     let stale = asker.epoch.is_some_and(|begun| begun != now);
     // Another execution of the node may have been pinned first: an OK that is whole stays, unless a caller wanted a new one.
