@@ -124,7 +124,7 @@ pub fn open(path: &Path, how: &mut OpenOptions) -> Done<File> {
 }
 
 /// Opens a file for reading, without changing its mode; none if it is not there.
-pub fn look(path: &Path) -> Done<Option<File>> {
+pub fn open_unchanged(path: &Path) -> Done<Option<File>> {
     let Ok(found) = reach(path)? else { return Ok(None) };
     is_file(&found)?;
     is_ours(&found.path, &found.about)?;
@@ -326,7 +326,7 @@ mod tests {
         }
         let refusals = [
             read(&path).map(drop),
-            look(&path).map(drop),
+            open_unchanged(&path).map(drop),
             open(&path, OpenOptions::new().write(true).truncate(true)).map(drop),
             contents(place.path()),
         ];
@@ -354,7 +354,7 @@ mod tests {
         let emptied = |path| open(path, OpenOptions::new().write(true).truncate(true)).map(drop);
         for refused in [
             read(&link).map(drop),
-            look(&link).map(drop),
+            open_unchanged(&link).map(drop),
             emptied(&link),
             emptied(&nowhere),
             home(&dir),

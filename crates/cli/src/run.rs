@@ -182,7 +182,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     let piped = if args.stdin { Some(stdin::read()?) } else { None };
     submit.stdin = piped.as_ref().map(Piped::body);
     let mut hint = stdin::Hint::unless(args.stdin || args.dry_run);
-    hint.look();
+    hint.give_if_due();
     let key = match &args.idempotency_key {
         Some(key) => key.clone(),
         None => new_key()?,
@@ -251,7 +251,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     tokio::select! {
         ended = follow::run(&plane, &view.id, view.kind == "agents", &live) => {
             let ended = ended.map_err(|complaint| still_there(complaint, &view.id))?;
-            hint.look();
+            hint.give_if_due();
             let in_all = in_all(&plane, &ended).await;
             let has_artifacts = if submit.artifacts.is_empty() { None } else { artifact::are_there(&plane, &ended.id).await };
             let sending = Sending { sent: sending, submit: Some(&submit), files: Some(&files), in_all, has_artifacts };

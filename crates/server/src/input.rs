@@ -321,18 +321,18 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> 
 
 /// Where the first NUL is, in a value or in a name.
 fn nul_in(value: &Value) -> Option<String> {
-    fn look(value: &Value, path: &str) -> Option<String> {
+    fn find(value: &Value, path: &str) -> Option<String> {
         let at = |part: &str| if path.is_empty() { part.to_owned() } else { format!("{path}.{part}") };
         match value {
             Value::String(text) => text.contains('\0').then(|| path.to_owned()),
-            Value::Array(all) => all.iter().enumerate().find_map(|(n, one)| look(one, &at(&n.to_string()))),
+            Value::Array(all) => all.iter().enumerate().find_map(|(n, one)| find(one, &at(&n.to_string()))),
             Value::Object(all) => all.iter().find_map(|(name, one)| {
-                if name.contains('\0') { Some(at(&name.replace('\0', "\u{fffd}"))) } else { look(one, &at(name)) }
+                if name.contains('\0') { Some(at(&name.replace('\0', "\u{fffd}"))) } else { find(one, &at(name)) }
             }),
             _ => None,
         }
     }
-    look(value, "")
+    find(value, "")
 }
 
 fn without_nul(value: &mut Value) {
