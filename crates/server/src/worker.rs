@@ -1,8 +1,7 @@
 //! The worker loop: renews its lease, claims due items, works on them, and sleeps until the next due time or a hint.
 
 use crate::now_ms;
-use engine::Engine;
-use engine::store::{Hint, WorkClass, Worker};
+use engine::{Engine, Hint, WorkClass, Worker};
 use model::{Failure, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
