@@ -343,7 +343,8 @@ impl LocalProvider {
             let home = Home { dir: self.settings.root.join(&name) };
             // Whatever is being started or ended at this moment is not surely dead.
             let is_machine = names::parse(&name).is_some() && home.dir != besides.dir;
-            living += i64::from(is_machine && !home.is_terminated() && !matches!(home.life_if_settled()?, Some(Life::None)));
+            living +=
+                i64::from(is_machine && !home.is_terminated() && !matches!(home.life_if_settled()?, Some(Life::None)));
         }
         Ok(living)
     }

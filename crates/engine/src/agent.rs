@@ -19,7 +19,9 @@ use crate::call_step::CallTool;
 use crate::planner::{history, plan_problem};
 use crate::render::{Evaluated, Fresh, Renderer, Want};
 use crate::step::{Place, step_plan};
-use act::{Called, Ended, Found, OpenCall, Woken, cut_all, invalid_output, no_tool, poll_acts, poll_ended, schema_problem};
+use act::{
+    Called, Ended, Found, OpenCall, Woken, cut_all, invalid_output, no_tool, poll_acts, poll_ended, schema_problem,
+};
 use adapters::{Tool, ToolAnswer, ToolCall};
 use commit::{AtHand, Begin, Decided};
 use dialogues::Talk;

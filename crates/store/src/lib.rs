@@ -62,10 +62,10 @@ pub mod run;
 pub mod run_log;
 pub mod secret;
 pub mod session;
-pub mod snapshot;
 #[cfg(test)]
 #[path = "../../testkit/tests/support/skip.rs"]
 mod skip;
+pub mod snapshot;
 mod sql;
 pub mod statements;
 pub mod step;

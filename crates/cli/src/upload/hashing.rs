@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wire::api::FilesBody;
-use wire::model::tree::{BLOB_BYTES, DOCUMENT_BYTES, MAX_CACHED_FILES, Entry, MAX_DEPTH, MAX_ENTRIES, Node, Tree};
+use wire::model::tree::{BLOB_BYTES, DOCUMENT_BYTES, Entry, MAX_CACHED_FILES, MAX_DEPTH, MAX_ENTRIES, Node, Tree};
 
 /// A tree that is ready to be sent.
 pub struct Hashed {
@@ -28,12 +28,7 @@ pub struct FolderDocument {
 
 /// None when there is nothing to send. What would be refused later is refused before any file is read: a tree that no runner would make, a
 /// file that no server would store, more files than the key of a cached run may list.
-pub async fn hash(
-    files: &Files,
-    is_cached: bool,
-    memory_folder: &Path,
-    sources: Vec<PathBuf>,
-) -> Done<Option<Hashed>> {
+pub async fn hash(files: &Files, is_cached: bool, memory_folder: &Path, sources: Vec<PathBuf>) -> Done<Option<Hashed>> {
     if files.found.is_empty() {
         return Ok(None);
     }
@@ -85,12 +80,16 @@ fn is_small_enough(files: &Files, most: u64, most_listed: u64) -> Done<()> {
     empty.remove("");
     let entries = (folders.len() + empty.len()) as u64 + leaves;
     if entries > most {
-        return Err(Complaint::usage(format!("{entries} files, folders and links are more than a run may have ({most})"))
-            .fix("send an archive, or only the folders that the run needs"));
+        return Err(Complaint::usage(format!(
+            "{entries} files, folders and links are more than a run may have ({most})"
+        ))
+        .fix("send an archive, or only the folders that the run needs"));
     }
     let listed = leaves + empty.len() as u64;
     if listed > most_listed {
-        let text = format!("{listed} files, links and empty folders are more than a run with --cache may have ({most_listed})");
+        let text = format!(
+            "{listed} files, links and empty folders are more than a run with --cache may have ({most_listed})"
+        );
         return Err(Complaint::usage(text).fix("leave out --cache, or send an archive"));
     }
     Ok(())
@@ -295,7 +294,10 @@ mod tests {
         // Files, links and the empty folder that is named.
         assert!(is_small_enough(&files, 11, 6).is_ok());
         let refused = is_small_enough(&files, 11, 5).unwrap_err();
-        assert!(refused.code == 2 && refused.text.starts_with("6 files") && refused.text.contains("--cache"), "{refused}");
+        assert!(
+            refused.code == 2 && refused.text.starts_with("6 files") && refused.text.contains("--cache"),
+            "{refused}"
+        );
         let sent = hashed(dir.path(), &["t:."]).await;
         let entries: usize = sent.folders.iter().map(|folder| folder.tree.entries.len()).sum();
         assert_eq!(entries, 11, "no folder occurs twice here: the documents have as many entries");
