@@ -282,7 +282,7 @@ async fn a_relay_carries_connections_until_it_is_taken_over_or_its_machine_ends(
     let first = link(subject.provider.clone(), handle.clone());
     let mut stream = dialled(&socket).await;
     assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
-    // The next holder's takes its place: whoever was connected connects again.
+    // The next holder's takes its place: a process that was connected connects again.
     let second = link(subject.provider.clone(), handle.clone());
     assert_eq!(first.await.unwrap(), Ok(Linked::Ended));
     assert_eq!(stream.read(&mut [0; 1]).await.unwrap_or(0), 0);

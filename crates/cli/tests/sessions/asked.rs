@@ -239,7 +239,7 @@ fn a_pipe_that_nobody_reads_gets_a_hint() {
     let output = piped(&session, "repl run -c 'cat; echo ran'", b"data\n");
     assert_eq!(text(&output.stdout), "ran\n");
     assert_eq!(text(&output.stderr).matches(hint).count(), 1, "{}", text(&output.stderr));
-    // A pipe without data, still open: nobody waits for it.
+    // A pipe without data, still open: the command does not wait for it.
     let mut child =
         session.shell("repl run -c 'cat; echo ran'").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let open = child.stdin.take();

@@ -424,7 +424,7 @@ fn offered(session: &Session, words: &[&str]) -> Vec<String> {
 #[test]
 fn a_tab_completes_what_exists() {
     let session = Session::new();
-    // Nobody runs: nothing is offered but flags, and nobody is started for it.
+    // No control plane runs: nothing is offered but flags, and none is started for it.
     assert!(offered(&session, &["repl", "status", "tr"]).is_empty());
     assert!(offered(&session, &["repl", "status", ""]).iter().all(|word| word.starts_with('-')));
     assert!(!session.home().exists(), "a Tab makes no home");

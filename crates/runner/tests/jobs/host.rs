@@ -182,7 +182,7 @@ impl RunnerUnderTest {
         let folder = self._folder.path();
         let binary = folder.join("repl-runner");
         if !binary.exists() {
-            // Where the tests were built nobody may have no business.
+            // The user `nobody` may have no access to where the tests were built.
             std::fs::copy(command.get_program(), &binary).unwrap();
         }
         for path in [folder, &self.dir, &self.dir.join(BOOT_FILE), &self.control.path] {

@@ -174,7 +174,7 @@ async fn a_keeper_that_waits_for_work_is_gone_with_its_instance() {
     assert!(host.runner_leaves().await);
     let deserted = host.is_deserted();
     if !deserted {
-        let _ = nix::sys::signal::kill(waiting, Signal::SIGKILL); // or nobody ever would
+        let _ = nix::sys::signal::kill(waiting, Signal::SIGKILL); // nothing else ever would
     }
     assert!(deserted);
 }
