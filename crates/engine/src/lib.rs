@@ -100,7 +100,6 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use store::Store;
 use store::blob::Blobs;
 use store::log::Logs;
 

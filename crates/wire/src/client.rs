@@ -7,6 +7,7 @@ pub use sse::{Event, EventParser, Events};
 
 use bytes::Bytes;
 use futures_util::Stream;
+use model::refused::with_causes;
 pub use reqwest::Method;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
