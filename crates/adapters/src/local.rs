@@ -232,7 +232,7 @@ impl LocalProvider {
         if home.boot()?.is_some_and(|boot| boot.nonce != nonce) {
             return Ok(Seen::Stranger);
         }
-        match home.look()? {
+        match home.life_if_settled()? {
             Some(Life::None) => Ok(if home.exists() { Seen::RunnerGone } else { Seen::Gone }),
             None => Err(busy(&home)),
             Some(Life::Unknown) => match self.ask(&home, &SocketAsk::Identify) {
@@ -243,7 +243,7 @@ impl LocalProvider {
                 Ok((answer, _)) if answer.nonce != nonce => Ok(Seen::Stranger),
                 Ok(_) => Ok(Seen::Alive),
                 // Starting, stopped or stuck; but it is the process we started here, and it ended or it is alive.
-                Err(_) => match home.look()? {
+                Err(_) => match home.life_if_settled()? {
                     Some(Life::None) => Ok(Seen::RunnerGone),
                     Some(_) => Ok(Seen::Alive),
                     None => Err(busy(&home)),
@@ -343,7 +343,8 @@ impl LocalProvider {
             let home = Home { dir: self.settings.root.join(&name) };
             // Whatever is being started or ended at this moment is not surely dead.
             let is_machine = names::parse(&name).is_some() && home.dir != besides.dir;
-            living += i64::from(is_machine && !home.is_terminated() && !matches!(home.look()?, Some(Life::None)));
+            living +=
+                i64::from(is_machine && !home.is_terminated() && !matches!(home.life_if_settled()?, Some(Life::None)));
         }
         Ok(living)
     }
@@ -386,7 +387,7 @@ impl LocalProvider {
     /// What a folder tells. One that cannot be read is there all the same.
     fn listed(&self, name: String) -> Listed {
         let home = Home { dir: self.settings.root.join(&name) };
-        let status = match home.look() {
+        let status = match home.life_if_settled() {
             _ if home.is_terminated() => ListedStatus::Ended,
             Ok(Some(Life::None)) => ListedStatus::Stopped,
             Ok(Some(_)) => ListedStatus::Running,

@@ -1,6 +1,9 @@
 //! The binary of `scripts/build-runner`, under a root where nothing else is: no libc, no shell, no users, no resolver. What the provider
 //! `ssh` asks of it there is answered, and the runner that it starts works. Needs root and the binary, which no stage builds.
 
+#[path = "../../testkit/tests/support/skip.rs"]
+mod skip;
+
 use adapters::conformance::{CONTROL_ID, order};
 use adapters::ssh::remote::{self, Ask, Deed};
 use model::spec::Resources;
@@ -18,7 +21,8 @@ impl Root {
         let built = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/release/repl-static");
         let binary = std::env::var_os("REPL_RUNNER_BINARY").map_or(built, PathBuf::from);
         if !nix::unistd::geteuid().is_root() || !binary.is_file() {
-            eprintln!("not tried: it needs root and {}, which scripts/build-runner makes", binary.display());
+            let why = format!("it needs root and {}, which scripts/build-runner makes", binary.display());
+            skip::skip("static", &why);
             return None;
         }
         let root = Root(tempfile::tempdir().unwrap());

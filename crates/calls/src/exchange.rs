@@ -63,7 +63,7 @@ pub fn accept<R: Read + ?Sized>(
     }
     let whole = available(from, result.into(), MAX_RESULT_OBJECTS)?;
     let root = dag(from, result)?.root;
-    // Nobody would execute a call that stands here, and a builtin whose inputs do not fit never gives a value.
+    // No backend would execute a call that stands here, and a builtin whose inputs do not fit never gives a value.
     match value_of(from, root)? {
         Some(_) => Ok(whole),
         None => Err(Fault::flawed(root, Code::InvalidKind, "result_is_no_value")),

@@ -158,7 +158,7 @@ pub struct Json {
     pub json: bool,
 }
 
-/// For every listing.
+// For every listing. Not a doc comment: clap would show it as the description of each.
 #[derive(Debug, Clone, Copy, clap::Args)]
 pub struct Listing {
     /// At most this many, the newest first

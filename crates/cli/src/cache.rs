@@ -26,10 +26,7 @@ pub enum Cache {
   repl cache ls
   repl cache ls --json | jq -r '.[].run'"
     )]
-    Ls {
-        #[command(flatten)]
-        listing: Listing,
-    },
+    Ls(Listing),
     /// Say what a cached run differs in from the one before it
     #[command(after_help = "Examples:
   repl cache why
@@ -93,7 +90,7 @@ pub struct BacktrackArgs {
 pub async fn cache(settings: &Settings, command: Cache) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     match command {
-        Cache::Ls { listing } => list(&plane, listing).await,
+        Cache::Ls(listing) => list(&plane, listing).await,
         Cache::Why { run, json } => {
             let run = lookup::run(&plane, &run).await?;
             let why: CacheWhy = plane.get(&format!("/cache/why/{run}")).await?;

@@ -63,10 +63,7 @@ pub enum Call {
   repl call ls
   repl call ls --json | jq -r '.[] | select(.ended | not).id'"
     )]
-    Ls {
-        #[command(flatten)]
-        listing: Listing,
-    },
+    Ls(Listing),
     /// Show one execution: how it is, and its value
     #[command(after_help = "Examples:
   repl call show cal_1f
@@ -103,7 +100,7 @@ pub enum Call {
 pub async fn call(settings: &Settings, args: CallArgs) -> Done {
     match args.command {
         None => ask(settings, args).await,
-        Some(Call::Ls { listing }) => list(&ControlPlane::reach(settings).await?, listing).await,
+        Some(Call::Ls(listing)) => list(&ControlPlane::reach(settings).await?, listing).await,
         Some(Call::Show { call, json }) => {
             let plane = ControlPlane::reach(settings).await?;
             let id = lookup::id(&plane, lookup::CALL, &call).await?;

@@ -219,7 +219,7 @@ mod tests {
             let read = match check(script) {
                 Ok(read) => read,
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-                    eprintln!("SKIPPED ({shell}): it is not installed");
+                    crate::skip::skip("shells", &format!("{shell} is not installed"));
                     continue;
                 }
                 Err(error) => panic!("{shell}: {error}"),

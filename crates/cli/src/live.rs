@@ -118,13 +118,13 @@ impl Live {
             }
             if let Ok(mut events) = plane.events(&format!("/runs/{run}/events"), last.as_deref()).await {
                 loop {
-                    let waits = self.look(plane, run).await;
+                    let waits = self.refresh(plane, run).await;
                     let mut next = std::pin::pin!(events.next());
                     // A run that waits hears nothing of those before it: they are counted again and again.
                     let event = loop {
                         tokio::select! {
                             event = &mut next => break event,
-                            () = tokio::time::sleep(PAUSE), if waits => { self.look(plane, run).await; }
+                            () = tokio::time::sleep(PAUSE), if waits => { self.refresh(plane, run).await; }
                         }
                     };
                     let Ok(Some(event)) = event else { break };
@@ -138,7 +138,7 @@ impl Live {
 
 impl Live {
     /// Shows what the run does now; true while it waits for a machine.
-    async fn look(&self, plane: &ControlPlane, run: &str) -> bool {
+    async fn refresh(&self, plane: &ControlPlane, run: &str) -> bool {
         let Ok(view) = plane.get::<RunView>(&format!("/runs/{run}")).await else { return false };
         let waits = view.status == "running" && view.phase.as_deref() == Some("queued");
         let why = match waits {

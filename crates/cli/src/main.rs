@@ -51,6 +51,9 @@ mod secret;
 mod settings;
 mod show;
 mod sim;
+#[cfg(test)]
+#[path = "../../testkit/tests/support/skip.rs"]
+mod skip;
 mod snapshot;
 mod status;
 mod stdin;

@@ -16,10 +16,7 @@ pub enum Manifest {
         after_help = "Examples:
   repl manifest ls --limit 10"
     )]
-    Ls {
-        #[command(flatten)]
-        listing: Listing,
-    },
+    Ls(Listing),
     /// Show one manifest and what it owns
     #[command(aliases = ["describe", "inspect"], after_help = "Examples:
   repl manifest show mft_3")]
@@ -34,7 +31,7 @@ pub enum Manifest {
 pub async fn manifest(settings: &Settings, command: Manifest) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     match command {
-        Manifest::Ls { listing } => list(&plane, listing).await,
+        Manifest::Ls(listing) => list(&plane, listing).await,
         Manifest::Show { manifest, json } => {
             let id = lookup::id(&plane, lookup::MANIFEST, &manifest).await?;
             let view: ManifestView = plane.get(&format!("/manifests/{id}")).await?;

@@ -24,10 +24,7 @@ pub enum Provider {
   repl provider ls
   repl provider ls --json"
     )]
-    Ls {
-        #[command(flatten)]
-        listing: Listing,
-    },
+    Ls(Listing),
     /// Show a provider and its hosts: what each has, and whether it is up
     #[command(after_help = "Examples:
   repl provider show lab
@@ -122,7 +119,7 @@ pub struct AddArgs {
 
 pub async fn provider(settings: &Settings, command: Provider) -> Done {
     match command {
-        Provider::Ls { listing } => {
+        Provider::Ls(listing) => {
             let plane = ControlPlane::reach(settings).await?;
             let found: Vec<ProviderView> = plane.list("/providers", listing.limit).await?;
             if listing.json { show::json(&found) } else { Ok(list(&found)) }

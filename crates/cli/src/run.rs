@@ -176,12 +176,13 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     }
     confirm(&args, &files)?;
     let paths = sources.into_iter().map(|source| source.path).collect();
-    let hashed = upload::hash(&files, &settings.home.join("hashes"), paths).await?;
+    let is_cached = submit.cache.as_ref().is_some_and(|cache| *cache != CacheBody::Flag(false));
+    let hashed = upload::hash(&files, is_cached, &settings.home.join("hashes"), paths).await?;
     submit.files = hashed.as_ref().map(|hashed| hashed.root.clone());
     let piped = if args.stdin { Some(stdin::read()?) } else { None };
     submit.stdin = piped.as_ref().map(Piped::body);
     let mut hint = stdin::Hint::unless(args.stdin || args.dry_run);
-    hint.look();
+    hint.give_if_due();
     let key = match &args.idempotency_key {
         Some(key) => key.clone(),
         None => new_key()?,
@@ -250,7 +251,7 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     tokio::select! {
         ended = follow::run(&plane, &view.id, view.kind == "agents", &live) => {
             let ended = ended.map_err(|complaint| still_there(complaint, &view.id))?;
-            hint.look();
+            hint.give_if_due();
             let in_all = in_all(&plane, &ended).await;
             let has_artifacts = if submit.artifacts.is_empty() { None } else { artifact::are_there(&plane, &ended.id).await };
             let sending = Sending { sent: sending, submit: Some(&submit), files: Some(&files), in_all, has_artifacts };

@@ -19,10 +19,7 @@ pub enum Secret {
         after_help = "Examples:
   repl secret ls"
     )]
-    Ls {
-        #[command(flatten)]
-        listing: Listing,
-    },
+    Ls(Listing),
     /// Set a secret; its value is read from stdin
     #[command(aliases = ["add", "create"], after_help = "Examples:
   repl secret set HF_TOKEN                 # asks, without showing what you type
@@ -53,7 +50,7 @@ pub enum Secret {
 
 pub async fn secret(settings: &Settings, command: Secret) -> Done {
     match command {
-        Secret::Ls { listing } => {
+        Secret::Ls(listing) => {
             let plane = ControlPlane::reach(settings).await?;
             list(&plane, listing).await
         }

@@ -17,10 +17,7 @@ pub enum Snapshot {
   repl snapshot ls
   repl snapshot ls --json | jq -r '.[].id'"
     )]
-    Ls {
-        #[command(flatten)]
-        listing: Listing,
-    },
+    Ls(Listing),
     /// Show one snapshot
     #[command(aliases = ["describe", "inspect"], after_help = "Examples:
   repl snapshot show snp_7")]
@@ -57,7 +54,7 @@ pub enum Snapshot {
 pub async fn snapshot(settings: &Settings, command: Snapshot) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     match command {
-        Snapshot::Ls { listing } => list(&plane, listing).await,
+        Snapshot::Ls(listing) => list(&plane, listing).await,
         Snapshot::Show { snapshot, json } => {
             let id = lookup::id(&plane, lookup::SNAPSHOT, &snapshot).await?;
             let view: SnapshotView = plane.get(&format!("/snapshots/{id}")).await?;

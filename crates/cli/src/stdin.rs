@@ -102,8 +102,8 @@ impl Hint {
         Hint { open: !needless }
     }
 
-    /// What is written late is seen at the second look.
-    pub fn look(&mut self) {
+    /// Asked before the run is submitted and when it has ended: data may be written late.
+    pub fn give_if_due(&mut self) {
         if self.open && is_waiting() {
             self.open = false;
             eprintln!("repl: what is piped in is not given to the command: add -i (--stdin) for that");

@@ -19,10 +19,7 @@ pub enum Token {
         after_help = "Examples:
   repl token ls"
     )]
-    Ls {
-        #[command(flatten)]
-        listing: Listing,
-    },
+    Ls(Listing),
     /// Make a token and print it, this once
     #[command(aliases = ["new", "add"], after_help = "Examples:
   repl token create ci --scope write --expires 90d
@@ -58,7 +55,7 @@ pub enum Token {
 pub async fn token(settings: &Settings, command: Token) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     match command {
-        Token::Ls { listing } => list(&plane, listing).await,
+        Token::Ls(listing) => list(&plane, listing).await,
         Token::Create { name, scopes, expires, json } => {
             let asked = NewToken { name, scopes, expires_at: expires.map(|ms| show::now_ms().saturating_add(ms)) };
             let made: TokenView = plane.post("/tokens", &asked).await?;

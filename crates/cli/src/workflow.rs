@@ -18,10 +18,7 @@ pub enum Workflow {
         after_help = "Examples:
   repl workflow ls --limit 10"
     )]
-    Ls {
-        #[command(flatten)]
-        listing: Listing,
-    },
+    Ls(Listing),
     /// Draw one workflow's DAG with what each node did
     #[command(aliases = ["describe", "inspect"], after_help = "Examples:
   repl workflow show wfl_3
@@ -60,7 +57,7 @@ pub enum Workflow {
 pub async fn workflow(settings: &Settings, command: Workflow) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     match command {
-        Workflow::Ls { listing } => list(&plane, listing).await,
+        Workflow::Ls(listing) => list(&plane, listing).await,
         Workflow::Show { workflow, json } => {
             let id = lookup::workflow(&plane, &workflow).await?;
             let view: WorkflowView = plane.get(&format!("/workflows/{id}")).await?;

@@ -20,7 +20,7 @@ use crate::call_step::CallTool;
 use crate::planner::{PlanLimits, history};
 use crate::render::{Evaluated, Fresh, Planning, Renderer, Want};
 use crate::step::{Place, step_plan};
-use act::{Act, Called, Ended, Found, Woken, cut_all, invalid_output, no_tool, poll_acts, poll_ended};
+use act::{Called, Ended, Found, OpenCall, Woken, cut_all, invalid_output, no_tool, poll_acts, poll_ended};
 use adapters::{Tool, ToolAnswer, ToolCall};
 use commit::{AtHand, Begin, Decided};
 use dialogues::Talk;
@@ -106,7 +106,7 @@ struct Holder<'e> {
     id: AgentId,
     renderer: Renderer,
     evaluated: Arc<Evaluated>,
-    acts: Vec<Act>,
+    acts: Vec<OpenCall>,
     /// Dialogues with models that go on.
     talks: Vec<Talk>,
     /// What was evaluated of the `verify` of steps whose outcome is unknown.
@@ -184,7 +184,7 @@ impl Holder<'_> {
     }
 
     /// What has begun needs its evaluated input no longer, so that the holder keeps only those of steps that are about to begin.
-    fn call(&mut self, begin: Begin) -> Act {
+    fn call(&mut self, begin: Begin) -> OpenCall {
         let engine = self.engine;
         let step = begin.step;
         if let Some(place) = &begin.place {
@@ -218,7 +218,7 @@ impl Holder<'_> {
                 (None, None) => Err(no_tool(step.tool)),
             }
         });
-        Act {
+        OpenCall {
             of: (step.id, step.tries),
             place: begin.place,
             idempotent: step.idempotent,
@@ -242,7 +242,7 @@ impl Holder<'_> {
             org: self.renderer.org,
             run: self.run,
             agent: self.id,
-            held: self.acts.iter().map(Act::held).collect(),
+            held: self.acts.iter().map(OpenCall::held).collect(),
             ended: Arc::new(ended),
             plan: self.renderer.plan.clone(),
             evaluated: self.evaluated.clone(),

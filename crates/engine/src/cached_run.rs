@@ -12,7 +12,7 @@ use calls::{ExecId, Fault, Id, NodeId, Value, read};
 use model::hierarchy::{self, Pick, Rows};
 use model::run::{Called, LastError, RunEvent, RunReason};
 use model::spec::{Cache, CallPart, Command, RunSpec};
-use model::tree::{MAX_DEPTH, Node, Tree};
+use model::tree::{MAX_DEPTH, Node, Tree, check_cached};
 use model::{Failure, OrgId, Refused, RunId, Trouble, TroubleKind};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,23 +23,21 @@ use store::log_file::LogStream;
 use store::object::Objects;
 use store::{Lane, Tx, WorkKind};
 
-/// Entries of a run's tree that are looked at for its key.
-const MAX_FILES: usize = 100_000;
 /// How a mode says that an artifact is a folder or a link: the bits of `st_mode`.
 pub(crate) const FOLDER: u32 = 0o040_000;
 pub(crate) const LINK: u32 = 0o120_000;
 
 /// What ends a caller.
 #[derive(Debug, Clone)]
-pub(crate) enum Answer {
+pub(crate) enum CallerEnd {
     /// The result of an exec.
-    Kept(Box<Kept>),
+    Kept(Box<KeptResult>),
     /// No result came about.
     Failed { error: LastError, exit_code: Option<i32>, signal: Option<i32> },
 }
 
 #[derive(Debug, Clone)]
-pub(crate) struct Kept {
+pub(crate) struct KeptResult {
     pub exec: ExecId,
     pub status: ExecStatus,
     /// The run that executed it.
@@ -176,10 +174,7 @@ fn unfold(blobs: &Blobs, org: OrgId, root: &str, files: &mut BTreeMap<Vec<u8>, F
                     files.insert(at.into_bytes(), plain(format!("a link to {target}")));
                 }
             }
-            if files.len() > MAX_FILES {
-                let why = format!("a cached run has at most {MAX_FILES} files: leave out --cache, or send an archive");
-                return Err(Refused::invalid("files", why).into());
-            }
+            check_cached(files.len() as i64)?;
         }
     }
     Ok(())
@@ -192,13 +187,13 @@ pub(crate) fn kept(
     org: OrgId,
     node: NodeId,
     takes_errors: bool,
-) -> Result<Option<Answer>, Failure> {
+) -> Result<Option<CallerEnd>, Failure> {
     let project = project(context);
     let Some(exec) = store::pin::find(tx, org, &project, node)? else { return Ok(None) };
     match result_of(tx, blobs, org, exec) {
         Ok(kept) if is_hit(kept.status, takes_errors) => {
             store::pin::used(tx, org, &project, node)?;
-            Ok(Some(Answer::Kept(Box::new(kept))))
+            Ok(Some(CallerEnd::Kept(Box::new(kept))))
         }
         Ok(_) => Ok(None),
         Err(Fault::Source(failure)) => Err(failure),
@@ -208,7 +203,7 @@ pub(crate) fn kept(
 }
 
 /// The result of an exec of a cached run, all of whose contents are here.
-pub(crate) fn result_of(tx: &mut Tx, blobs: &Blobs, org: OrgId, exec: ExecId) -> Result<Kept, Fault<Failure>> {
+pub(crate) fn result_of(tx: &mut Tx, blobs: &Blobs, org: OrgId, exec: ExecId) -> Result<KeptResult, Fault<Failure>> {
     let mut objects = Objects { tx, org };
     let record = read::exec(&mut objects, exec)?;
     let by = record.provenance.run.as_deref().and_then(|run| run.parse().ok());
@@ -232,7 +227,7 @@ pub(crate) fn result_of(tx: &mut Tx, blobs: &Blobs, org: OrgId, exec: ExecId) ->
     };
     let links = value.artifacts.iter().filter(is_link).map(target).collect::<Result<_, Failure>>();
     let links = links.map_err(Fault::Source)?;
-    Ok(Kept { exec, status: record.status, by, value, links })
+    Ok(KeptResult { exec, status: record.status, by, value, links })
 }
 
 /// The open execution of the call, or a new one; this run waits for it. Also the run that executes it.
@@ -328,7 +323,7 @@ pub enum Opened {
 
 impl RunTx<'_> {
     /// From `created` to its end in this commit: attempt, agent, task and one replayed step, the minimum charge, no job.
-    pub(crate) fn replay(&mut self, answer: &Answer) -> Result<(), Failure> {
+    pub(crate) fn replay(&mut self, answer: &CallerEnd) -> Result<(), Failure> {
         self.replaying = true;
         self.run_event(RunEvent::Started)?;
         let agents = Rows::agents(self, Pick::Running, 1)?;
@@ -339,7 +334,7 @@ impl RunTx<'_> {
             Rows::set_step(self, step);
         }
         let (exit_code, signal) = match answer {
-            Answer::Kept(kept) => {
+            CallerEnd::Kept(kept) => {
                 self.share_artifacts(kept)?;
                 let mut run = self.run.clone();
                 if let Some(called) = &mut run.call {
@@ -348,16 +343,16 @@ impl RunTx<'_> {
                 self.set_run(run);
                 (i32::try_from(kept.value.exit_code).ok(), None)
             }
-            Answer::Failed { exit_code, signal, .. } => (*exit_code, *signal),
+            CallerEnd::Failed { exit_code, signal, .. } => (*exit_code, *signal),
         };
         let failed = match answer {
-            Answer::Kept(kept) if kept.value.exit_code == 0 => None,
-            Answer::Kept(kept) => Some(LastError {
+            CallerEnd::Kept(kept) if kept.value.exit_code == 0 => None,
+            CallerEnd::Kept(kept) => Some(LastError {
                 code: "exited_with_error".into(),
                 message: format!("the command exited with code {}", kept.value.exit_code),
                 cause: None,
             }),
-            Answer::Failed { error, .. } => Some(error.clone()),
+            CallerEnd::Failed { error, .. } => Some(error.clone()),
         };
         self.set_run(model::run::rank_ended(&self.run, 0, failed.is_some(), exit_code, signal));
         match failed {
@@ -368,7 +363,7 @@ impl RunTx<'_> {
     }
 
     /// The artifacts of the result are this run's: rows of its own, bytes that it shares.
-    fn share_artifacts(&mut self, kept: &Kept) -> Result<(), Failure> {
+    fn share_artifacts(&mut self, kept: &KeptResult) -> Result<(), Failure> {
         for (path, artifact) in &kept.value.artifacts {
             let what = match artifact.mode {
                 mode if mode & LINK == LINK => {

@@ -1,5 +1,5 @@
-//! Which provider, region and kind of machine a run gets: asks the providers what they offer and lets `model::offer` choose. Asks nobody
-//! outside of this process.
+//! Which provider, region and kind of machine a run gets: asks the providers what they offer and lets `model::offer` choose. Makes no
+//! call to a provider's service.
 
 use crate::EngineContext;
 use crate::run_tx::RunTx;

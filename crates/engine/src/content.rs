@@ -56,7 +56,7 @@ impl Engine {
     /// The document of a folder, which names only what is here.
     pub async fn keep_tree(&self, org: OrgId, hash: &str, upload: Upload) -> Result<(), Failure> {
         if upload.stored().size > DOCUMENT_BYTES {
-            return Err(Refused::TooLarge { what: "the document of a folder", limit: "256 MB".into() }.into());
+            return Err(Refused::TooLarge { what: "the document of a folder", limit: "256 MiB".into() }.into());
         }
         let id = hash_of(hash)?;
         // Read before it counts as here: what is no tree is refused and leaves nothing that could be taken for one.

@@ -8,7 +8,7 @@ mod invoke;
 
 pub use invoke::Executor;
 
-use crate::cached_run::{Answer, kept, project, result_of};
+use crate::cached_run::{CallerEnd, kept, project, result_of};
 use crate::run::{Action, act};
 use crate::run_tx::RunTx;
 use crate::{Engine, EngineContext};
@@ -71,7 +71,7 @@ impl Request {
 }
 
 /// An execution and what its next step depends on.
-struct Seen {
+struct ExecutionNow {
     it: Execution,
     request: Request,
     /// Runs that wait for it.
@@ -97,7 +97,7 @@ enum Next {
     Over,
 }
 
-impl Seen {
+impl ExecutionNow {
     fn next(&self) -> Next {
         use ExecutionStatus as S;
         let open = self.backend.as_ref().is_some_and(|run| !run.status.is_end());
@@ -157,7 +157,7 @@ impl Engine {
         }
     }
 
-    async fn see_execution(&self, id: i64) -> Result<Option<Seen>, Failure> {
+    async fn see_execution(&self, id: i64) -> Result<Option<ExecutionNow>, Failure> {
         self.store
             .read("execution.see", move |tx| {
                 let Some(it) = store::execution::find(tx, id)? else { return Ok(None) };
@@ -167,7 +167,7 @@ impl Engine {
                     Some(run) => store::run::find(tx, run)?,
                     None => None,
                 };
-                Ok(Some(Seen { it, request, callers, backend, at: tx.at() }))
+                Ok(Some(ExecutionNow { it, request, callers, backend, at: tx.at() }))
             })
             .await
     }
@@ -243,7 +243,7 @@ impl Engine {
     }
 
     /// What the run left becomes the stored answer; a run that says nothing about the call ends the execution without one.
-    async fn collect_result(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+    async fn collect_result(&self, item: Item, seen: &ExecutionNow) -> Result<(), Failure> {
         let Some(backend) = &seen.backend else { return Ok(()) };
         match self.collect(backend).await? {
             Collected::Result { ok, dag, records } => {
@@ -273,7 +273,7 @@ impl Engine {
     }
 
     /// Each caller in a transaction of its own: one that was answered before is not answered again.
-    async fn answer_callers(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+    async fn answer_callers(&self, item: Item, seen: &ExecutionNow) -> Result<(), Failure> {
         for caller in &seen.callers {
             let (caller, it) = (*caller, seen.it.clone());
             let (context, blobs, backend) = (self.context.clone(), self.blobs.clone(), seen.backend.clone());
@@ -298,7 +298,7 @@ impl Engine {
     }
 
     /// Its last caller has gone: what executes the call is cancelled.
-    async fn stop_backend(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+    async fn stop_backend(&self, item: Item, seen: &ExecutionNow) -> Result<(), Failure> {
         let Some(run) = seen.request.run() else { return Ok(()) };
         let context = self.context.clone();
         self.store
@@ -374,7 +374,7 @@ fn pinned(
     }
     if request.run().is_some() {
         return Ok(match kept(tx, from, it.org, node, request.takes_errors)? {
-            Some(Answer::Kept(kept)) => Some(kept.exec),
+            Some(CallerEnd::Kept(kept)) => Some(kept.exec),
             _ => None,
         });
     }
@@ -445,10 +445,10 @@ fn answer_of(
     (context, blobs): (&EngineContext, &Blobs),
     it: &Execution,
     backend: Option<&Run>,
-) -> Result<Answer, Failure> {
+) -> Result<CallerEnd, Failure> {
     let failed = |error: LastError| {
         let (exit_code, signal) = backend.map_or((None, None), |run| (run.exit_code, run.signal));
-        Answer::Failed { error, exit_code, signal }
+        CallerEnd::Failed { error, exit_code, signal }
     };
     if let Some(exec) = &it.exec {
         // Not by way of the pin: it may have been invalidated since, and this caller asked before.
@@ -456,7 +456,7 @@ fn answer_of(
         match result_of(tx, blobs, it.org, exec) {
             Ok(kept) => {
                 store::pin::used(tx, it.org, &project(context), node_of(it)?)?;
-                return Ok(Answer::Kept(Box::new(kept)));
+                return Ok(CallerEnd::Kept(Box::new(kept)));
             }
             Err(Fault::Source(failure)) => return Err(failure),
             Err(_) => {}

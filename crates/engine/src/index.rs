@@ -85,11 +85,11 @@ impl Index {
 }
 
 /// What one execution does in the transaction that pins it.
-pub(crate) type Act = Arc<dyn Fn(&mut Tx, &Execution, &mut Index) -> Result<(), Failure> + Send + Sync>;
+pub(crate) type AtPin = Arc<dyn Fn(&mut Tx, &Execution, &mut Index) -> Result<(), Failure> + Send + Sync>;
 
 struct Waiting {
     item: Item,
-    act: Act,
+    act: AtPin,
     done: oneshot::Sender<Result<(), Failure>>,
 }
 
@@ -120,7 +120,7 @@ impl Engine {
     }
 
     /// Does `act` in a transaction that it may share with others who wait for the same index; its item is held and its execution locked there.
-    pub(crate) async fn pin_together(&self, org: OrgId, project: &str, item: Item, act: Act) -> Result<(), Failure> {
+    pub(crate) async fn pin_together(&self, org: OrgId, project: &str, item: Item, act: AtPin) -> Result<(), Failure> {
         let queue = Arc::clone(self.pinning.lock().expect("no holder panics").entry(org).or_default());
         let (done, mut answer) = oneshot::channel();
         queue.waiting.lock().expect("no holder panics").push_back(Waiting { item, act, done });
@@ -145,7 +145,7 @@ impl Engine {
 
     /// One that cannot be written must not take the others with it: then each is tried alone.
     async fn pin_all(&self, org: OrgId, project: &str, together: Vec<Waiting>) {
-        let all: Vec<(Item, Act)> = together.iter().map(|it| (it.item, it.act.clone())).collect();
+        let all: Vec<(Item, AtPin)> = together.iter().map(|it| (it.item, it.act.clone())).collect();
         let written = self.pin_some(org, project, all).await;
         if written.is_ok() || together.len() == 1 {
             together.into_iter().for_each(|it| drop(it.done.send(written.clone())));
@@ -157,7 +157,7 @@ impl Engine {
         }
     }
 
-    async fn pin_some(&self, org: OrgId, project: &str, mut some: Vec<(Item, Act)>) -> Result<(), Failure> {
+    async fn pin_some(&self, org: OrgId, project: &str, mut some: Vec<(Item, AtPin)>) -> Result<(), Failure> {
         // Rows are locked in the order of their ids.
         some.sort_by_key(|(item, _)| (item.kind, item.subject));
         let project = project.to_owned();

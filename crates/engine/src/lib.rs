@@ -90,7 +90,7 @@ pub use relay::Dialler;
 pub use store;
 pub use store::idempotency::Key;
 pub use store::token::{Scope, Token};
-pub use store::{Counts, Event, Hint, Installation, Topic};
+pub use store::{Counts, Database, Event, Hint, Installation, Lane, Options, Store, Topic, Tx, WorkClass, Worker};
 
 use model::spec::BlobSource;
 use model::step::ToolKind;
@@ -100,7 +100,6 @@ use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
-use store::Store;
 use store::blob::Blobs;
 use store::log::Logs;
 

@@ -162,7 +162,7 @@ pub(crate) fn offer(org: OrgId, input: &Value) -> Ready {
 }
 
 impl RunTx<'_> {
-    /// A program that had taken an earlier row of this step, and was given up, has reported that it was done (R151): nobody does it
+    /// A program that had taken an earlier row of this step, and was given up, has reported that it was done (R151): it is not offered
     /// again.
     fn answered_meanwhile(&mut self, id: StepId) -> Result<bool, Failure> {
         let step = Rows::step(self, id)?;

@@ -45,7 +45,7 @@ impl RunTx<'_> {
     /// Gives a submitted job a machine, or a place in the list: the node of its workflow that waits for that decides.
     pub(crate) fn place(&mut self, id: JobId) -> Result<(), Failure> {
         let workflow = self.job(id)?.workflow;
-        crate::workflow::advance_in(self, workflow, true)
+        crate::workflow::advance_of_run(self, workflow, true)
     }
 
     /// Places the jobs that this transaction has submitted or released. One after the other, and each decision finds in the database

@@ -204,7 +204,7 @@ impl EngineContext {
     }
 }
 
-/// No new machine is made there, and everybody who waits for one or is idle there looks again. Its open machines.
+/// No new machine is made there, and each job that waits for one and each idle machine there is reconciled. Returns its open machines.
 fn leave(tx: &mut Tx, row: &ProviderRow, force: bool) -> Result<Vec<model::instance::Instance>, Failure> {
     let departure = Departure { force: force || row.departure.force, ..row.departure.clone() };
     store::provider::put(tx, &ProviderRow { leaving: true, departure, ..row.clone() })?;

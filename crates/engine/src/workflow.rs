@@ -8,7 +8,7 @@ pub(crate) mod kind;
 pub(crate) mod tests;
 
 pub(crate) use crate::manifest::open_manifest;
-pub(crate) use advance::{advance_in, fail_in};
+pub(crate) use advance::{advance_of_run, fail_node};
 pub use model::workflow::topology;
 
 use crate::intents::{self, cleanup_manifest, create_snapshot, launch_run, terminate_instance};

@@ -8,7 +8,7 @@ pub const NO_MANIFEST: &str = "none";
 /// A greater number is none that an installation has ever given out, so a name with it is not read as ours: ids begin at 1 or at the time
 /// in ms (about 2^41) and are far from using up so many.
 pub const MAX_ID: i64 = 1 << 49;
-/// A greater id that is seen outside never moves the sequence of ids. Anybody may make a name, for example as a folder: the sequence keeps
+/// A greater id that is seen outside never moves the sequence of ids. Any user may make a name, for example as a folder: the sequence keeps
 /// half of the numbers that names can have, so the installation can always read the names that it gives out itself.
 pub const MAX_SEEN_ID: i64 = MAX_ID / 2;
 

@@ -181,6 +181,20 @@ pub struct Trouble {
     pub retry_after_ms: Option<i64>,
 }
 
+/// The words of an error and of each error behind it, each said once: HTTP libraries keep the reason in the last one.
+pub fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        let said = inner.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        cause = inner.source();
+    }
+    text
+}
+
 impl Trouble {
     pub fn new(kind: TroubleKind, what: impl Into<String>) -> Trouble {
         let retry = matches!(

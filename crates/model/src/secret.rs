@@ -86,7 +86,7 @@ impl Masker {
         let bytes = std::mem::take(&mut self.held);
         let (mut at, mut hidden_to) = (0, self.covered);
         while at < bytes.len() {
-            match self.look(&bytes[at..], last) {
+            match self.match_at(&bytes[at..], last) {
                 Match::Perhaps => break,
                 Match::Secret(length) => {
                     if at >= hidden_to {
@@ -105,7 +105,7 @@ impl Masker {
         self.held = bytes[at..].to_vec();
     }
 
-    fn look(&self, rest: &[u8], last: bool) -> Match {
+    fn match_at(&self, rest: &[u8], last: bool) -> Match {
         for secret in self.secrets.get(usize::from(rest[0])).into_iter().flatten() {
             if rest.starts_with(secret) {
                 return Match::Secret(secret.len());

@@ -10,7 +10,7 @@ use crate::feature::MAX_FEATURES;
 use crate::plan::DEFAULT_MAX_AGENTS;
 use crate::recovery::{MAX_RETRY_DELAY_MS, OnExhausted};
 use crate::time::{DAY, SECOND};
-use crate::tree::TreeRef;
+use crate::tree::{TreeRef, check_cached};
 use crate::{Credits, Refused, hold::MAX_HOLD_MS, string_enum};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -514,6 +514,7 @@ impl RunSpec {
             "cache",
             "a kept result does not know what a feature installs: leave out features or cache",
         )?;
+        check_cached(self.files.as_ref().map_or(0, |tree| tree.files))?;
         check(cache.salt.len() <= MAX_SALT_BYTES, "cache.salt", format!("longer than {MAX_SALT_BYTES} bytes"))
     }
 

@@ -7,9 +7,13 @@ use serde::{Deserialize, Serialize};
 
 /// The largest document of one folder: about two million names.
 pub const DOCUMENT_BYTES: i64 = 256 << 20;
+/// One file that is sent or kept. `repl run` refuses a larger one before it is read, a server before it stores any of it.
+pub const BLOB_BYTES: i64 = 64 << 30;
 /// Files, folders and links in one tree, each counted as often as it is named. A folder may be named many times, so that a few documents
 /// could stand for more files than any disk has. `repl run` refuses a larger tree before it sends anything, a runner before it makes a file.
 pub const MAX_ENTRIES: u64 = 5_000_000;
+/// Files, links and empty folders of a run with a cache: its key lists them, and the server holds that list in memory.
+pub const MAX_CACHED_FILES: i64 = 100_000;
 /// Folders below one another. Deeper paths are longer than any system call takes.
 pub const MAX_DEPTH: usize = 1_024;
 /// As file systems on Linux have it.
@@ -55,6 +59,12 @@ pub enum Node {
     Link {
         target: String,
     },
+}
+
+/// Whether the key of a run with a cache may list so many files, links and empty folders.
+pub fn check_cached(files: i64) -> Result<(), Refused> {
+    let why = || format!("a cached run has at most {MAX_CACHED_FILES} files: leave out --cache, or send an archive");
+    if files > MAX_CACHED_FILES { Err(Refused::invalid("files", why())) } else { Ok(()) }
 }
 
 impl Tree {

@@ -479,10 +479,12 @@ mod tests {
 
     #[test]
     fn processes_step_aside_so_that_groups_beside_them_get_controllers() {
-        let Some(at) = Layout::discover().v2 else { return eprintln!("SKIPPED: there is no cgroup version 2 here") };
+        let Some(at) = Layout::discover().v2 else {
+            return crate::skip::skip("cgroup2", "there is none here");
+        };
         let own = at.join(format!("remuda-test-aside-{}", std::process::id()));
         if fs::create_dir(&own).is_err() {
-            return eprintln!("SKIPPED: no group can be made in {}", at.display());
+            return crate::skip::skip("cgroup2", &format!("no group can be made in {}", at.display()));
         }
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().unwrap();
         put(&own, "cgroup.procs", child.id()).unwrap();
@@ -499,7 +501,7 @@ mod tests {
                 hand_down(&own, controller);
                 assert_eq!(fs::read_to_string(own.join("cgroup.subtree_control")).unwrap().trim(), controller);
             }
-            None => eprintln!("SKIPPED in part: this group was given no controller to hand down"),
+            None => crate::skip::skip("cgroup2", "this group was given no controller to hand down"),
         }
         child.kill().unwrap();
         child.wait().unwrap();

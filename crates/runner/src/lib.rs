@@ -32,6 +32,9 @@ mod process;
 mod record;
 mod report;
 mod sandbox;
+#[cfg(test)]
+#[path = "../../testkit/tests/support/skip.rs"]
+mod skip;
 mod slot;
 mod socket;
 mod spool;

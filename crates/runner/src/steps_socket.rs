@@ -70,7 +70,7 @@ struct Asked {
     closes: bool,
 }
 
-struct Answer {
+struct Reply {
     status: u16,
     kind: &'static str,
     body: Vec<u8>,
@@ -108,7 +108,7 @@ fn is_open(method: &Method, path: &str) -> bool {
     }
 }
 
-async fn pass_on(control: &Client, asked: &Asked) -> Answer {
+async fn pass_on(control: &Client, asked: &Asked) -> Reply {
     let mut request = control.request(asked.method.clone(), &asked.path).within(ANSWER_WITHIN);
     for (name, value) in asked.headers.iter().filter(|(name, _)| PASSED_ON.contains(&name.as_str())) {
         request = request.header(name, value);
@@ -116,7 +116,7 @@ async fn pass_on(control: &Client, asked: &Asked) -> Answer {
     let sent = match request.bytes(asked.body.clone()).send().await {
         Ok(response) => {
             let status = response.status();
-            response.bytes().await.map(|body| Answer { status, kind: "application/json", body: body.to_vec() })
+            response.bytes().await.map(|body| Reply { status, kind: "application/json", body: body.to_vec() })
         }
         Err(error) => Err(error),
     };
@@ -128,21 +128,21 @@ async fn pass_on(control: &Client, asked: &Asked) -> Answer {
     })
 }
 
-fn problem(status: u16, document: serde_json::Value) -> Answer {
-    Answer { status, kind: "application/problem+json", body: document.to_string().into_bytes() }
+fn problem(status: u16, document: serde_json::Value) -> Reply {
+    Reply { status, kind: "application/problem+json", body: document.to_string().into_bytes() }
 }
 
-fn nowhere(asked: &Asked) -> Answer {
+fn nowhere(asked: &Asked) -> Reply {
     let detail = format!("{} {} is not open to a job: only its durable steps are", asked.method, asked.path);
     problem(404, serde_json::json!({ "status": 404, "code": "not_found", "detail": detail }))
 }
 
-fn bad(status: u16, detail: &str) -> Answer {
+fn bad(status: u16, detail: &str) -> Reply {
     problem(status, serde_json::json!({ "status": status, "code": "invalid", "detail": detail }))
 }
 
 /// The next request of a connection; none at its end.
-async fn next(peer: &mut UnixStream, read: &mut Vec<u8>) -> Result<Option<Asked>, Answer> {
+async fn next(peer: &mut UnixStream, read: &mut Vec<u8>) -> Result<Option<Asked>, Reply> {
     let head = loop {
         if let Some(end) = read.windows(4).position(|bytes| bytes == b"\r\n\r\n") {
             break end;
@@ -171,7 +171,7 @@ async fn more(peer: &mut UnixStream, read: &mut Vec<u8>) -> bool {
     matches!(peer.read_buf(read).await, Ok(bytes) if bytes > 0)
 }
 
-fn parse(head: &str) -> Result<(Asked, usize), Answer> {
+fn parse(head: &str) -> Result<(Asked, usize), Reply> {
     let mut lines = head.split("\r\n");
     let first: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
     let [method, path, version] = first.as_slice() else { return Err(bad(400, "this is not HTTP")) };
@@ -196,8 +196,8 @@ fn parse(head: &str) -> Result<(Asked, usize), Answer> {
     Ok((Asked { method, path: (*path).to_owned(), headers, body: Vec::new(), closes }, length))
 }
 
-async fn say(peer: &mut UnixStream, answer: &Answer, closes: bool) -> io::Result<()> {
-    let Answer { status, kind, body } = answer;
+async fn say(peer: &mut UnixStream, answer: &Reply, closes: bool) -> io::Result<()> {
+    let Reply { status, kind, body } = answer;
     let reason = if (200..300).contains(status) { "OK" } else { "Refused" };
     let connection = if closes { "connection: close\r\n" } else { "" };
     let length = body.len();

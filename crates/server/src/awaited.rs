@@ -49,7 +49,7 @@ async fn a_submission_that_waits_is_answered_with_the_output_in_time_and_else_wi
     }
 }
 
-/// A run that is only created sets nothing aside; what it may cost is compared all the same, so that nobody writes a plan in vain.
+/// A run that is only created sets nothing aside; what it may cost is compared all the same, so that a plan which could never start is refused at once.
 #[tokio::test]
 async fn a_plan_that_may_cost_more_than_the_org_has_is_refused_when_it_is_created() {
     let world = World::new(true).await;

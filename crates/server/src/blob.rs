@@ -2,12 +2,14 @@
 
 use crate::Shared;
 use crate::auth::{Reader, Writer};
+use crate::input::Pieces;
 use crate::problem::HandlerResult;
 use crate::routes::{Asked, Path, download, settled};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::StatusCode;
 use engine::content::Small;
+use model::tree::{BLOB_BYTES, DOCUMENT_BYTES};
 use model::{OrgId, Refused, Trouble, TroubleKind};
 use tokio_stream::StreamExt as _;
 use wire::api::BlobList;
@@ -15,8 +17,6 @@ use wire::pack;
 
 /// Documents that are read at the same time.
 static READ_AT_ONCE: tokio::sync::Semaphore = tokio::sync::Semaphore::const_new(2);
-/// One file.
-pub const BLOB_BYTES: i64 = 64 * 1024 * 1024 * 1024;
 
 pub(crate) async fn missing(State(state): State<Shared>, writer: Writer, asked: Asked<BlobList>) -> HandlerResult {
     let key = asked.key(writer.org());
@@ -29,13 +29,13 @@ pub(crate) async fn put(
     State(state): State<Shared>,
     writer: Writer,
     Path(hash): Path<String>,
-    body: Body,
+    body: Pieces,
 ) -> HandlerResult<StatusCode> {
     receive(&state, writer.org(), &hash, body).await
 }
 
-pub(crate) async fn receive(state: &Shared, org: OrgId, hash: &str, body: Body) -> HandlerResult<StatusCode> {
-    let upload = state.engine.blobs.receive(body.into_data_stream(), BLOB_BYTES).await?;
+pub(crate) async fn receive(state: &Shared, org: OrgId, hash: &str, body: Pieces) -> HandlerResult<StatusCode> {
+    let upload = state.engine.blobs.receive(body.of_at_most(BLOB_BYTES)?, BLOB_BYTES).await?;
     state.engine.keep_blob(org, hash, upload).await?;
     Ok(StatusCode::NO_CONTENT)
 }
@@ -44,13 +44,13 @@ pub(crate) async fn put_tree(
     State(state): State<Shared>,
     writer: Writer,
     Path(hash): Path<String>,
-    body: Body,
+    body: Pieces,
 ) -> HandlerResult<StatusCode> {
     receive_tree(&state, writer.org(), &hash, body).await
 }
 
-pub(crate) async fn receive_tree(state: &Shared, org: OrgId, hash: &str, body: Body) -> HandlerResult<StatusCode> {
-    let upload = state.engine.blobs.receive(body.into_data_stream(), model::tree::DOCUMENT_BYTES).await?;
+pub(crate) async fn receive_tree(state: &Shared, org: OrgId, hash: &str, body: Pieces) -> HandlerResult<StatusCode> {
+    let upload = state.engine.blobs.receive(body.of_at_most(DOCUMENT_BYTES)?, DOCUMENT_BYTES).await?;
     // A document is read whole: several large ones at once would be more memory than a server has.
     let _turn = READ_AT_ONCE.acquire().await;
     state.engine.keep_tree(org, hash, upload).await?;

@@ -3,7 +3,7 @@
 use crate::auth::{Reader, Writer};
 use crate::problem::{HandlerResult, Problem};
 use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, id, once, page};
-use crate::run::wait_ms;
+use crate::run::Waiting;
 use crate::{Shared, submit, view};
 use axum::Json;
 use axum::extract::State;
@@ -15,19 +15,9 @@ use engine::execution::Numbered;
 use engine::run::Submission;
 use engine::{Hint, Topic};
 use model::{CallId, Failure, OrgId, Refused};
-use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
 use wire::api::{AskCall, CallResultView, CallView, Page, Submit};
-
-#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
-#[serde(default)]
-#[into_params(parameter_in = Query)]
-pub(crate) struct Waiting {
-    /// Answer when the call is over, or after this long, e.g. `30s`; at most 60s.
-    #[param(pattern = r"^([1-9][0-9]{0,3}ms|[1-5]?[0-9]s)$")]
-    wait: Option<String>,
-}
 
 pub(crate) async fn ask(
     State(state): State<Shared>,
@@ -35,7 +25,7 @@ pub(crate) async fn ask(
     Query(waiting): Query<Waiting>,
     asked: Asked<AskCall>,
 ) -> HandlerResult {
-    let wait = waiting.wait.as_deref().map(wait_ms).transpose()?;
+    let wait = waiting.ms()?;
     let (org, key) = (writer.org(), asked.key(writer.org()));
     if let Some(before) = state.engine.answered_before(key.clone()).await? {
         return answered(before);
@@ -89,7 +79,7 @@ pub(crate) async fn show(
     Path(call): Path<String>,
     Query(waiting): Query<Waiting>,
 ) -> HandlerResult<Json<CallView>> {
-    let wait = waiting.wait.as_deref().map(wait_ms).transpose()?;
+    let wait = waiting.ms()?;
     Ok(Json(over_within(&state, reader.org(), id("call", &call)?, wait.unwrap_or(0)).await?))
 }
 

@@ -1,6 +1,6 @@
 //! Passes each hint of the store to the tasks that follow the run, machine or log that it names.
 
-use engine::store::{Hint, Store};
+use engine::{Hint, Store};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use tokio::sync::{broadcast, watch};

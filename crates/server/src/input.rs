@@ -6,7 +6,7 @@ use crate::exact::Exact;
 use crate::problem::Problem;
 use crate::routes::RequestId;
 use crate::unique::{self, Unread};
-use axum::body::Body;
+use axum::body::{Body, BodyDataStream};
 use axum::extract::{FromRequest, FromRequestParts, MatchedPath, Request};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, StatusCode, Uri, header};
@@ -194,13 +194,36 @@ pub(crate) fn steady(body: Body, within: Duration) -> Body {
     Body::from_stream(pieces.map(|piece| piece.map_err(|_| axum::Error::new(Stalled)).flatten()))
 }
 
+/// A body that is stored while it arrives, and the length that its sender announced.
+pub(crate) struct Pieces {
+    announced: Option<u64>,
+    body: Body,
+}
+
+impl FromRequest<Shared> for Pieces {
+    type Rejection = Problem;
+    async fn from_request(request: Request, _: &Shared) -> Result<Self, Problem> {
+        Ok(Pieces { announced: announced(request.headers()), body: request.into_body() })
+    }
+}
+
+impl Pieces {
+    /// Refused before the first byte is stored if its sender announces more. The reader of the pieces still has to count them.
+    pub(crate) fn of_at_most(self, limit: i64) -> Result<BodyDataStream, Refused> {
+        if self.announced.is_some_and(|length| length > limit as u64) {
+            return Err(Refused::TooLarge { what: "the upload", limit: format!("{limit} bytes") });
+        }
+        Ok(self.body.into_data_stream())
+    }
+}
+
+fn announced<T: std::str::FromStr>(headers: &HeaderMap) -> Option<T> {
+    headers.get(header::CONTENT_LENGTH)?.to_str().ok()?.parse().ok()
+}
+
 /// A body that is too large is still read to its end, up to a bound: a client that is still sending would not see the answer.
 async fn bytes_of(request: Request, limit: usize) -> Result<Vec<u8>, Problem> {
-    let announced = request
-        .headers()
-        .get(header::CONTENT_LENGTH)
-        .and_then(|v| v.to_str().ok())
-        .and_then(|v| v.parse::<usize>().ok());
+    let announced: Option<usize> = announced(request.headers());
     let body = read_body(request.into_body(), announced, limit);
     let (bytes, length) = tokio::time::timeout(BODY_WITHIN, body).await.map_err(|_| too_slow())??;
     if length > limit || announced.is_some_and(|length| length > limit) {
@@ -302,18 +325,18 @@ fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> 
 
 /// Where the first NUL is, in a value or in a name.
 fn nul_in(value: &Value) -> Option<String> {
-    fn look(value: &Value, path: &str) -> Option<String> {
+    fn find(value: &Value, path: &str) -> Option<String> {
         let at = |part: &str| if path.is_empty() { part.to_owned() } else { format!("{path}.{part}") };
         match value {
             Value::String(text) => text.contains('\0').then(|| path.to_owned()),
-            Value::Array(all) => all.iter().enumerate().find_map(|(n, one)| look(one, &at(&n.to_string()))),
+            Value::Array(all) => all.iter().enumerate().find_map(|(n, one)| find(one, &at(&n.to_string()))),
             Value::Object(all) => all.iter().find_map(|(name, one)| {
-                if name.contains('\0') { Some(at(&name.replace('\0', "\u{fffd}"))) } else { look(one, &at(name)) }
+                if name.contains('\0') { Some(at(&name.replace('\0', "\u{fffd}"))) } else { find(one, &at(name)) }
             }),
             _ => None,
         }
     }
-    look(value, "")
+    find(value, "")
 }
 
 fn without_nul(value: &mut Value) {

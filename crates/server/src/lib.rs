@@ -69,7 +69,6 @@ mod worker;
 mod workflow;
 
 /// Bounds of what is sent, for the manual.
-pub use blob::BLOB_BYTES;
 /// Execution adapters of calls: `dml-exec-local`, the suite of `repl adapter check`, and exchanges with workers.
 pub use engine::adapters::call as adapter;
 pub use engine::adapters::registry::BadSetting;

@@ -144,7 +144,7 @@ impl From<Failure> for Stopped {
 
 /// Where a run and the logs of its jobs are looked up.
 trait Desk: Sync {
-    fn look(&self) -> impl Future<Output = Result<LogState, Failure>> + Send;
+    fn log_state(&self) -> impl Future<Output = Result<LogState, Failure>> + Send;
     fn read(&self, job: JobId, from: i64) -> impl Future<Output = Result<Page, Failure>> + Send;
 }
 
@@ -194,7 +194,7 @@ struct RunDesk<'a> {
 }
 
 impl Desk for RunDesk<'_> {
-    async fn look(&self) -> Result<LogState, Failure> {
+    async fn log_state(&self) -> Result<LogState, Failure> {
         match self.state.engine.jobs(self.org, self.run).await {
             Ok((run, jobs)) => Ok(LogState::new(&run, &jobs)),
             Err(Failure::Refused(Refused::NotFound { .. })) if self.may_come => Ok(LogState::none()),
@@ -259,7 +259,7 @@ async fn tell_jobs(
     let (mut complete, mut attempt) = (BTreeSet::new(), 1);
     'look: loop {
         // The state first, the bytes second: what is complete by this state is complete in the log.
-        let state = desk.look().await?;
+        let state = desk.log_state().await?;
         if bug!(listens_after_looking) {
             bell = hub.follow(Hint::Run(run));
         }
@@ -275,7 +275,7 @@ async fn tell_jobs(
                 Told::Changed => continue 'look,
             }
         }
-        let news = desk.look().await?;
+        let news = desk.log_state().await?;
         let same = news.version == state.version && news.jobs.len() == state.jobs.len();
         if (state.has_ended && same) || !filter.follow {
             return Ok(state.end);
@@ -465,7 +465,7 @@ mod tests {
     const RUN: RunId = RunId(7);
 
     impl Desk for Restless {
-        async fn look(&self) -> Result<LogState, Failure> {
+        async fn log_state(&self) -> Result<LogState, Failure> {
             let now = self.looks.fetch_add(1, Ordering::Relaxed).min(self.life.len() - 1);
             if now + 1 < self.life.len() {
                 self.hub.ring(Hint::Run(RUN));
@@ -505,7 +505,7 @@ mod tests {
     fn every_further_attempt_is_told_before_its_frames() {
         struct Retried;
         impl Desk for Retried {
-            async fn look(&self) -> Result<LogState, Failure> {
+            async fn log_state(&self) -> Result<LogState, Failure> {
                 let mut seen = seen(1, &[true, true, true]);
                 for (job, attempt) in seen.jobs.iter_mut().zip([1, 2, 2]) {
                     job.attempt = attempt;

@@ -96,7 +96,7 @@ pub(crate) struct Pages {
     label: String,
     layouts: drawing::graph::Layouts,
     searches: log_search::Searches,
-    windows: log_window::Kept,
+    windows: log_window::WindowCache,
     /// Where tools of steps must not connect to: the port of `repl ui` is one of them.
     own: OwnAddresses,
 }

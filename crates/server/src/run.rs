@@ -34,9 +34,17 @@ const LONGEST_WAIT_MS: i64 = 60 * model::time::SECOND;
 #[serde(default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Waiting {
-    /// Answer when the run has ended, with its output, or after this long, e.g. `30s`; at most 60s.
+    /// Answer when it is over, with its output, or after this long, e.g. `30s`; at most 60s.
     #[param(pattern = r"^([1-9][0-9]{0,3}ms|[1-5]?[0-9]s)$")]
     wait: Option<String>,
+}
+
+impl Waiting {
+    pub(crate) fn ms(&self) -> Result<Option<i64>, Problem> {
+        let Some(text) = &self.wait else { return Ok(None) };
+        let ms = model::time::parse_duration(text).map_err(|why| Refused::invalid("wait", why.to_string()))?;
+        if ms > LONGEST_WAIT_MS { Err(Refused::invalid("wait", "at most 60s").into()) } else { Ok(Some(ms)) }
+    }
 }
 
 pub(crate) async fn submit(
@@ -45,7 +53,7 @@ pub(crate) async fn submit(
     Query(waiting): Query<Waiting>,
     asked: Asked<Submit>,
 ) -> HandlerResult {
-    let wait_ms = waiting.wait.as_deref().map(wait_ms).transpose()?;
+    let wait_ms = waiting.ms()?;
     let key = asked.key(writer.org());
     let dry_run = asked.value.dry_run;
     let first = submit::first_step(&asked.value, wait_ms.is_some())?;
@@ -97,11 +105,6 @@ async fn tree_of(state: &Shared, org: OrgId, named: &str) -> Result<TreeRef, Fai
         }
         other => other,
     }
-}
-
-pub(crate) fn wait_ms(text: &str) -> Result<i64, Problem> {
-    let ms = model::time::parse_duration(text).map_err(|why| Refused::invalid("wait", why.to_string()))?;
-    if ms > LONGEST_WAIT_MS { Err(Refused::invalid("wait", "at most 60s").into()) } else { Ok(ms) }
 }
 
 /// The run as it is when it has ended, or when the time is up. A client whose time is up can ask again by the run's id.

@@ -2,6 +2,7 @@
 
 use crate::auth::{Machine, Named};
 use crate::follow::{Feed, stream};
+use crate::input::Pieces;
 use crate::problem::HandlerResult;
 use crate::routes::{Asked, Path, Query, id};
 use crate::{Shared, now_ms};
@@ -202,7 +203,7 @@ pub(crate) async fn put_blob(
     State(state): State<Shared>,
     machine: Machine,
     Path(hash): Path<String>,
-    body: Body,
+    body: Pieces,
 ) -> HandlerResult<StatusCode> {
     crate::blob::receive(&state, machine.0.org, &hash, body).await
 }
@@ -212,7 +213,7 @@ pub(crate) async fn put_tree(
     State(state): State<Shared>,
     machine: Machine,
     Path(hash): Path<String>,
-    body: Body,
+    body: Pieces,
 ) -> HandlerResult<StatusCode> {
     crate::blob::receive_tree(&state, machine.0.org, &hash, body).await
 }

@@ -169,7 +169,7 @@ impl Settings {
         let mut hidden = self.files.clone();
         hidden.extend(self.blobs().ok());
         hidden.extend(self.tls.iter().map(|tls| tls.key.clone()));
-        if let Ok(engine::store::Database::File(path)) = self.database() {
+        if let Ok(engine::Database::File(path)) = self.database() {
             // SQLite keeps the newest commits in files beside it.
             hidden.extend(["", "-wal", "-shm"].map(|ending| PathBuf::from(format!("{}{ending}", path.display()))));
         }
@@ -209,12 +209,12 @@ impl Settings {
         Ok(ControlUrls { host, public })
     }
 
-    pub(crate) fn database(&self) -> Result<engine::store::Database, Failure> {
+    pub(crate) fn database(&self) -> Result<engine::Database, Failure> {
         if let Some(path) = self.database.strip_prefix("sqlite:") {
-            return Ok(engine::store::Database::File(absolute(path)));
+            return Ok(engine::Database::File(absolute(path)));
         }
         if self.database.starts_with("postgres://") || self.database.starts_with("postgresql://") {
-            return Ok(engine::store::Database::Postgres(self.database.clone()));
+            return Ok(engine::Database::Postgres(self.database.clone()));
         }
         Err(Refused::invalid("database", format!("`{}` must begin with sqlite: or postgres://", self.database)).into())
     }

@@ -41,6 +41,8 @@ async fn a_nul_is_refused_wherever_it_stands() {
 async fn every_refusal_is_a_problem_document() {
     let world = World::new(true).await;
     let long = format!("/api/v1/runs/{}", "x".repeat(5000));
+    let hash = "0".repeat(64);
+    let (blob, tree) = (format!("/api/v1/blobs/{hash}"), format!("/api/v1/trees/{hash}"));
     type Question<'a> = (&'a str, &'a str, &'a [(&'a str, &'a str)], &'a str, u16);
     let table: &[Question<'_>] = &[
         ("get", "/api/v1/runs?limit=x", &[], "", 400),
@@ -65,6 +67,9 @@ async fn every_refusal_is_a_problem_document() {
         ("post", "/api/v1/runs", &[], "{\"commands\":\"true\"}", 400),
         ("post", "/api/v1/runs", &[], "{\"commands\":[\"true\"],\"resources\":[1000,null]}", 400),
         ("put", "/api/v1/blobs/xyz", &[], "x", 400),
+        // Longer by one byte than what is stored, by its announcement: refused before any of it is read.
+        ("put", &blob, &[("content-length", "68719476737")], "x", 413),
+        ("put", &tree, &[("content-length", "268435457")], "x", 413),
     ];
     for (method, path, headers, body, status) in table {
         let got = ask(&world, method, path, headers, body).await;

@@ -1,8 +1,7 @@
 //! The worker loop: renews its lease, claims due items, works on them, and sleeps until the next due time or a hint.
 
 use crate::now_ms;
-use engine::Engine;
-use engine::store::{Hint, WorkClass, Worker};
+use engine::{Engine, Hint, WorkClass, Worker};
 use model::{Failure, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
@@ -361,8 +360,8 @@ mod tests {
         world.worker.abort();
     }
 
-    /// What a process does on SIGTERM: calls under way are cut off, their ends recorded, and their items given back, so that nobody waits
-    /// until its lease is over.
+    /// What a process does on SIGTERM: calls under way are cut off, their ends recorded, and their items given back, so that no other worker has to
+    /// wait until its lease is over.
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn a_worker_that_is_told_to_stop_cuts_its_calls_off_and_gives_their_items_back() {
         let mut world = World::new().await;

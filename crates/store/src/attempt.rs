@@ -2,44 +2,34 @@
 
 use crate::sql::Sql;
 use crate::tx::Tx;
-use crate::value::Row;
+use crate::value::{Row, Value};
 use crate::{args, doc};
 use model::attempt::Attempt;
 use model::{Failure, RunId, Trouble};
 
 pub fn insert(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
-    tx.post(
-        &INSERT,
-        args![
-            a.run,
-            a.number,
-            a.status.as_str(),
-            a.reserved,
-            a.charged,
-            a.refunded,
-            a.uncollected,
-            a.opened_at,
-            a.ended_at,
-            doc::write(&a.tree)
-        ],
-    )
+    let mut values = saved(a).to_vec();
+    values.push(a.opened_at.into());
+    tx.post(&INSERT, values)
 }
 
 pub fn save(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
-    tx.post(
-        &SAVE,
-        args![
-            a.run,
-            a.number,
-            a.status.as_str(),
-            a.reserved,
-            a.charged,
-            a.refunded,
-            a.uncollected,
-            a.ended_at,
-            doc::write(&a.tree)
-        ],
-    )
+    tx.post(&SAVE, saved(a))
+}
+
+/// Its key and what changes.
+fn saved(a: &Attempt) -> [Value; 9] {
+    args![
+        a.run,
+        a.number,
+        a.status.as_str(),
+        a.reserved,
+        a.charged,
+        a.refunded,
+        a.uncollected,
+        a.ended_at,
+        doc::write(&a.tree)
+    ]
 }
 
 pub fn find(tx: &mut Tx, run: RunId, number: i64) -> Result<Option<Attempt>, Failure> {
@@ -75,7 +65,7 @@ pub(crate) fn read_at(row: &Row, column: usize, run: RunId, number: i64) -> Resu
 pub(crate) const ALL: &[&Sql] = &[&INSERT, &SAVE, &FIND, &OF_RUN];
 
 const INSERT: Sql = Sql::new(
-    "INSERT INTO attempts (run_id, number, status, reserved, charged, refunded, uncollected, opened_at, ended_at, tree)
+    "INSERT INTO attempts (run_id, number, status, reserved, charged, refunded, uncollected, ended_at, tree, opened_at)
      VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10)",
 );
 const SAVE: Sql = Sql::new(

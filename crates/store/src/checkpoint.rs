@@ -113,7 +113,7 @@ impl Asks {
     }
 
     /// Called by the writer thread after each group, when its callers were answered.
-    pub(crate) fn look(&mut self, writer: &Connection) {
+    pub(crate) fn request_if_due(&mut self, writer: &Connection) {
         let length = self.of.length.load(Ordering::Relaxed);
         if length < self.next - REQUEST_AT {
             self.next = REQUEST_AT; // the WAL was restarted
@@ -181,7 +181,7 @@ mod tests {
         /// A hundred pages and a commit.
         fn commit(&mut self) -> i32 {
             self.conn.execute("INSERT INTO filled VALUES (zeroblob(400000))", []).unwrap();
-            self.asks.look(&self.conn);
+            self.asks.request_if_due(&self.conn);
             self.checkpoints.length.load(Ordering::Relaxed)
         }
 

@@ -62,6 +62,9 @@ pub mod run;
 pub mod run_log;
 pub mod secret;
 pub mod session;
+#[cfg(test)]
+#[path = "../../testkit/tests/support/skip.rs"]
+mod skip;
 pub mod snapshot;
 mod sql;
 pub mod statements;

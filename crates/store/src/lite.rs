@@ -125,7 +125,7 @@ impl Writer {
             let (mut first, waited) = (Some(first), 1 + queue.waiting());
             self.group(waited, &|| queue.waiting() > 0, &mut || first.take().or_else(|| queue.take()));
             if let (Some(asks), Some(Conn::Lite(lite))) = (&mut self.asks, &self.conn) {
-                asks.look(lite);
+                asks.request_if_due(lite);
             }
         }
         self.durable.iter().for_each(|durable| durable.close());

@@ -1,4 +1,4 @@
-//! What really happened on the far side of every tool, by key, whatever anybody recorded: the oracle of effects. It never dies, and it
+//! What really happened on the far side of every tool, by key, independent of what the engine recorded: the oracle of effects. It never dies, and it
 //! complains by itself where one look is enough.
 
 use serde_json::Value;

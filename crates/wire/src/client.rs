@@ -7,6 +7,7 @@ pub use sse::{Event, EventParser, Events};
 
 use bytes::Bytes;
 use futures_util::Stream;
+use model::refused::with_causes;
 pub use reqwest::Method;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject as _;
@@ -129,7 +130,7 @@ impl Client {
         };
         reqwest::Url::parse(&root).map_err(|error| bad(&error.to_string()))?;
         // Redirects are errors (`refused`): a token goes to the address it was given for and to no other.
-        let http = builder.build().map_err(|error| bad(&chain(&error)))?;
+        let http = builder.build().map_err(|error| bad(&with_causes(&error)))?;
         Ok(Client { http, base: base.to_owned(), root, token: token.map(str::to_owned) })
     }
 
@@ -227,12 +228,12 @@ impl Request {
     /// Any status outside 200–299 is an error.
     pub async fn send(self) -> Result<Response, ClientError> {
         let (http, request) = self.builder.build_split();
-        let mut request = request.map_err(|error| ClientError::Protocol(chain(&error)))?;
+        let mut request = request.map_err(|error| ClientError::Protocol(with_causes(&error)))?;
         if !self.query.is_empty() {
             let url = format!("{}{}", request.url(), self.query);
             *request.url_mut() = reqwest::Url::parse(&url).map_err(|error| ClientError::Protocol(error.to_string()))?;
         }
-        let response = http.execute(request).await.map_err(|error| ClientError::Unreachable(chain(&error)))?;
+        let response = http.execute(request).await.map_err(|error| ClientError::Unreachable(with_causes(&error)))?;
         if response.status().is_success() { Ok(Response { response }) } else { Err(refused(response).await) }
     }
 }
@@ -263,12 +264,12 @@ impl Response {
         match beginning(&mut response, LARGEST_ANSWER).await {
             Ok((body, true)) => Ok(body),
             Ok((_, false)) => Err(too_much()),
-            Err(error) => Err(ClientError::Unreachable(chain(&error))),
+            Err(error) => Err(ClientError::Unreachable(with_causes(&error))),
         }
     }
     /// The next piece of the body; `None` at its end. A body cut short is an error, never an end.
     pub async fn chunk(&mut self) -> Result<Option<Bytes>, ClientError> {
-        self.response.chunk().await.map_err(|error| ClientError::Unreachable(chain(&error)))
+        self.response.chunk().await.map_err(|error| ClientError::Unreachable(with_causes(&error)))
     }
     pub fn events(self) -> Events {
         Events::new(self)
@@ -383,20 +384,6 @@ fn add(roots: &mut rustls::RootCertStore, authorities: &str) -> Result<(), Strin
         roots.add(certificate).map_err(|error| error.to_string())?;
     }
     if roots.len() == before { Err("there is none in it (it must be PEM)".to_owned()) } else { Ok(()) }
-}
-
-/// reqwest hides the reason behind its sources; a person needs the last one.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

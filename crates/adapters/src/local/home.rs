@@ -105,7 +105,7 @@ impl Home {
 
     /// For callers that only look; none while another process is starting or ending it. Trying the runner's lock at the moment a
     /// runner takes it would send that runner away, hence the read lock.
-    pub fn look(&self) -> Result<Option<Life>, Trouble> {
+    pub fn life_if_settled(&self) -> Result<Option<Life>, Trouble> {
         if let Some(living) = self.known()? {
             return Ok(Some(Life::Known(living)));
         }

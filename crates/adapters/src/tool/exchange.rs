@@ -4,6 +4,7 @@
 use crate::tool::ToolFailure;
 use model::Effect;
 use model::recovery::ErrorClass;
+use model::refused::with_causes;
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use reqwest::{RequestBuilder, Response};
 use std::error::Error;
@@ -54,7 +55,7 @@ pub fn shown(text: &str) -> &str {
 
 /// A request that got no answer, or not the whole of it. Before the connection stands, nothing was sent.
 pub fn broken(error: &reqwest::Error) -> ToolFailure {
-    let message = chain(error);
+    let message = with_causes(error);
     if error.is_builder() {
         return ToolFailure::new(ErrorClass::Permanent, Effect::None, "invalid_input", message);
     }
@@ -114,20 +115,6 @@ fn is_about_certificates(error: &reqwest::Error) -> bool {
         cause = held.map(|held| held as &(dyn Error + 'static)).or_else(|| inner.source());
     }
     false
-}
-
-/// reqwest hides the reason behind its sources; a person needs the last one.
-fn chain(error: &reqwest::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        let said = inner.to_string();
-        if !text.contains(&said) {
-            text = format!("{text}: {said}");
-        }
-        cause = inner.source();
-    }
-    text
 }
 
 #[cfg(test)]

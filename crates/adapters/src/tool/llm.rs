@@ -13,7 +13,7 @@ use crate::tool::exchange;
 use crate::tool::mask::Mask;
 use crate::tool::sse::Events;
 use crate::tool::{Tool, ToolAnswer, ToolCall, ToolFailure, ToolFuture, ToolLog, ToolUsage};
-use answer::Answer;
+use answer::Completion;
 use request::{Dialect, Turn};
 use reqwest::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Client, Response};
@@ -115,7 +115,7 @@ struct Reading<'a> {
 
 impl Reading<'_> {
     async fn read(self, mut response: Response) -> Result<ToolAnswer, ToolFailure> {
-        let mut answer = Answer::default();
+        let mut answer = Completion::default();
         let ended = self.pieces(&mut response, &mut answer).await;
         let usage = self.usage(&answer);
         match ended.and_then(|()| answer.output(self.turn.wants_json())) {
@@ -126,7 +126,7 @@ impl Reading<'_> {
     }
 
     /// Reads to the end of the stream, or of the one JSON document that some servers send instead.
-    async fn pieces(&self, response: &mut Response, answer: &mut Answer) -> Result<(), ToolFailure> {
+    async fn pieces(&self, response: &mut Response, answer: &mut Completion) -> Result<(), ToolFailure> {
         let (mut kind, mut events, mut document, mut size) = (None, Events::default(), Vec::new(), 0);
         let mut within = self.turn.first_token_within;
         while !answer.is_done() {
@@ -165,7 +165,7 @@ impl Reading<'_> {
         }
     }
 
-    fn event(&self, data: &str, answer: &mut Answer) -> Result<(), ToolFailure> {
+    fn event(&self, data: &str, answer: &mut Completion) -> Result<(), ToolFailure> {
         if data.trim() == "[DONE]" {
             answer.done();
             return Ok(());
@@ -176,7 +176,7 @@ impl Reading<'_> {
         self.take(&chunk, answer)
     }
 
-    fn document(&self, document: &[u8], answer: &mut Answer) -> Result<(), ToolFailure> {
+    fn document(&self, document: &[u8], answer: &mut Completion) -> Result<(), ToolFailure> {
         let text = String::from_utf8_lossy(document);
         match serde_json::from_str(&text) {
             Ok(whole) => {
@@ -190,7 +190,7 @@ impl Reading<'_> {
         }
     }
 
-    fn take(&self, chunk: &Value, answer: &mut Answer) -> Result<(), ToolFailure> {
+    fn take(&self, chunk: &Value, answer: &mut Completion) -> Result<(), ToolFailure> {
         if let Some(error) = chunk.get("error").filter(|error| !error.is_null()) {
             return Err(trouble::in_stream(error));
         }
@@ -201,7 +201,7 @@ impl Reading<'_> {
         Ok(())
     }
 
-    fn usage(&self, answer: &Answer) -> ToolUsage {
+    fn usage(&self, answer: &Completion) -> ToolUsage {
         let of = self.turn.price_name.clone();
         match answer.usage() {
             Some((input_tokens, output_tokens)) => ToolUsage { of, input_tokens, output_tokens, estimated: false },

@@ -119,7 +119,7 @@ async fn anything_else_is_transient_and_says_what_the_adapter_said() {
         (format!("{good}; kill -9 $$"), "killed", "signal 9"),
         (r#"echo '{"version":1,"answer":"done","status":"ok"}'"#.to_owned(), "malformed", "the id of a dag"),
         ("head -c 3000000 /dev/zero".to_owned(), "too_large", "more than"),
-        // It would not end by itself: it ignores that nobody reads.
+        // It would not end by itself: it ignores that its output is not read.
         ("trap '' PIPE; yes 2>/dev/null; sleep 1000".to_owned(), "too_large", "more than"),
         ("yes 'no disk' | head -c 1000000 >&2; exit 1".to_owned(), "exited", "no disk"),
     ];

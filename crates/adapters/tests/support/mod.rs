@@ -114,7 +114,7 @@ impl Local {
     pub fn dir(&self, name: &str) -> PathBuf {
         self.root.join(name)
     }
-    /// For those who will not answer: nothing may depend on how soon somebody who does, does.
+    /// For processes that will not answer: nothing may depend on how soon another one does.
     pub fn hasty(&self) -> LocalProvider {
         let soon = Duration::from_millis(300);
         let timeouts = LocalTimeouts { answer: soon, shutdown: soon, sigterm: soon, ..LocalTimeouts::default() };
@@ -130,7 +130,7 @@ impl Local {
         let text = fs::read_to_string(self.dir(name).join(ENVIRONMENT_FILE)).unwrap();
         text.lines().map(str::to_owned).collect()
     }
-    /// Whoever holds the lock, by its own word.
+    /// The process that holds the lock, by its own word.
     pub fn pid(&self, name: &str) -> Pid {
         Pid::from_raw(fs::read_to_string(self.dir(name).join(LOCK_FILE)).unwrap().parse().unwrap())
     }
@@ -185,7 +185,7 @@ impl Subject for Local {
         boot.nonce = "of somebody else".to_owned();
         fs::write(&path, serde_json::to_vec(&boot).unwrap()).unwrap();
         Box::pin(async move {
-            // Started by somebody else's provider, which knows the directory's rules as ours does.
+            // Started by the provider of another process, which knows the directory's rules as ours does.
             let theirs = Order::new(boot, "", Resources::default());
             self.provider.spawn(&theirs).await.unwrap();
             self.wait_ready(name);

@@ -70,7 +70,7 @@ impl Drop for Sshd {
     }
 }
 
-/// None if somebody else has taken the port meanwhile.
+/// None if another process has taken the port meanwhile.
 fn listen(folder: &Path, port: u16) -> Option<Child> {
     let config = folder.join("sshd_config");
     let at = |name: &str| folder.join(name).display().to_string();
@@ -88,7 +88,7 @@ fn listen(folder: &Path, port: u16) -> Option<Child> {
     let mut line = String::new();
     while said.read_line(&mut line).unwrap() > 0 {
         if line.contains("Server listening on") {
-            // It goes on writing: somebody must read.
+            // It goes on writing: this thread must read.
             std::thread::spawn(move || std::io::copy(&mut said, &mut std::io::sink()));
             return Some(daemon);
         }

@@ -30,17 +30,25 @@ const AHEAD: usize = 4;
 /// Hashes in one question.
 const ASKED_AT_ONCE: usize = 5_000;
 
+// Not a doc comment: clap would show it as the description of the command.
+// The remote of a push or pull.
 #[derive(Debug, clap::Args)]
-pub struct Push {
+struct Far {
     /// file:///PATH or s3://BUCKET/PREFIX
     #[arg(value_name = "URI")]
     remote: String,
-    /// Which head
-    #[arg(default_value = HEAD)]
-    head: String,
     /// The remote's name in refs/remotes/NAME/HEAD
     #[arg(long = "as", value_name = "NAME", default_value = "origin")]
     name: String,
+}
+
+#[derive(Debug, clap::Args)]
+pub struct Push {
+    #[command(flatten)]
+    far: Far,
+    /// Which head
+    #[arg(default_value = HEAD)]
+    head: String,
     /// Replace what the remote has, also if commits are lost by it
     #[arg(long)]
     force: bool,
@@ -50,15 +58,11 @@ pub struct Push {
 
 #[derive(Debug, clap::Args)]
 pub struct Pull {
-    /// file:///PATH or s3://BUCKET/PREFIX
-    #[arg(value_name = "URI")]
-    remote: String,
+    #[command(flatten)]
+    far: Far,
     /// Which head of the remote
     #[arg(default_value = HEAD)]
     head: String,
-    /// The remote's name in refs/remotes/NAME/HEAD
-    #[arg(long = "as", value_name = "NAME", default_value = "origin")]
-    name: String,
     /// Take what the remote has, also if it has lost commits since the last time
     #[arg(long)]
     force: bool,
@@ -123,10 +127,10 @@ async fn blocking<T: Send + 'static>(f: impl FnOnce() -> Done<T> + Send + 'stati
 }
 
 pub async fn push(plane: &ControlPlane, args: Push) -> Done {
-    let (head, seen) = names(&args.head, &args.name)?;
+    let (head, seen) = names(&args.head, &args.far.name)?;
     let found = object(plane, &head.to_string()).await?;
     let commit: CommitId = found.id.parse().map_err(|_| Complaint::refused("the control plane names no commit"))?;
-    let (uri, at) = (args.remote.clone(), head.clone());
+    let (uri, at) = (args.far.remote.clone(), head.clone());
     let (remote, previous) = blocking(move || {
         let remote = Remote::open(&uri, Access::Write).map_err(complaint)?;
         let previous = remote.commit(&at).map_err(complaint)?;
@@ -150,7 +154,7 @@ pub async fn push(plane: &ControlPlane, args: Push) -> Done {
         objects: pushed.objects,
         blobs: pushed.blobs,
     };
-    tell(&moved, "sent", &args.remote, args.json.json)
+    tell(&moved, "sent", &args.far.remote, args.json.json)
 }
 
 fn tell(moved: &Moved, how: &str, remote: &str, json: bool) -> Done {
@@ -284,11 +288,11 @@ impl Source for Local {
 }
 
 pub async fn pull(plane: &ControlPlane, args: Pull) -> Done {
-    let (head, seen) = names(&args.head, &args.name)?;
+    let (head, seen) = names(&args.head, &args.far.name)?;
     let seen = seen.to_string();
     let known: Vec<RefView> = plane.list("/dag/refs?kind=remotes", usize::MAX).await?;
     let previous: Option<CommitId> = known.iter().find(|it| it.name == seen).and_then(|it| it.commit.parse().ok());
-    let uri = args.remote.clone();
+    let uri = args.far.remote.clone();
     let opened = blocking(move || {
         let remote = Remote::open(&uri, Access::Read).map_err(complaint)?;
         remote.fetch(&head).map_err(complaint)
@@ -309,9 +313,9 @@ pub async fn pull(plane: &ControlPlane, args: Pull) -> Done {
         let from = commit.to_string();
         set(plane, SetRef { name: seen.clone(), from, expect, force: args.force }).await?;
     }
-    let told = tell(&moved, "brought", &args.remote, args.json.json)?;
+    let told = tell(&moved, "brought", &args.far.remote, args.json.json)?;
     if !args.json.json {
-        eprintln!("  repl dag branch {0} {1}/{0} makes a head of it", one_line(&args.head), one_line(&args.name));
+        eprintln!("  repl dag branch {0} {1}/{0} makes a head of it", one_line(&args.head), one_line(&args.far.name));
     }
     Ok(told)
 }

@@ -35,7 +35,7 @@ pub struct Holder {
 pub fn find(home: &Path) -> Done<Option<Holder>> {
     let path = home.join(FILE);
     // Of another user it is refused: its text says where to send a token.
-    let Some(mut file) = private::look(&path)? else { return Ok(None) };
+    let Some(mut file) = private::open_unchanged(&path)? else { return Ok(None) };
     if !is_held(&file, &path)? {
         return Ok(None);
     }

@@ -340,30 +340,42 @@ fn every_bound_of_a_run_has_a_row() {
     }
 }
 
+/// With a comma between thousands.
+fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|it| std::str::from_utf8(it).unwrap()).collect();
+    groups.join(",")
+}
+
 fn limits() -> String {
     use wire::model::time::show_duration;
     use wire::model::{feature, hold, recovery, spec, tree};
     let server::Config { holds, timings, limits, logs, .. } = server::Config::default();
-    let bytes = |bytes: usize| crate::show::size(bytes as i64).replace(".0 ", " ");
+    // Exact where a unit would round.
+    let bytes = |bytes: usize| match crate::show::size(bytes as i64).replace(".0 ", " ") {
+        _ if !bytes.is_multiple_of(1024) => format!("{} bytes", count(bytes as u64)),
+        text => text.replace("KB", "KiB").replace("MB", "MiB").replace("GB", "GiB"),
+    };
     let rows: &[(&str, String, &str)] = &[
         ("commands, all together", bytes(spec::MAX_COMMAND_BYTES), ""),
         ("variables", spec::MAX_ENV.to_string(), ""),
         ("variables, all together", bytes(spec::MAX_ENV_BYTES), ""),
         ("a secret's value", bytes(wire::model::limits::MAX_SECRET_BYTES), ""),
         ("standard input (`-i`)", bytes(spec::MAX_STDIN_BYTES as usize), ""),
-        ("files, folders and links that are sent", tree::MAX_ENTRIES.to_string(), ""),
-        ("folders below one another", tree::MAX_DEPTH.to_string(), ""),
+        ("files, folders and links that are sent", count(tree::MAX_ENTRIES), ""),
+        ("the same with `--cache`, without folders that are not empty", count(tree::MAX_CACHED_FILES as u64), ""),
+        ("folders below one another", count(tree::MAX_DEPTH as u64), ""),
         ("the name of a file or folder", bytes(tree::MAX_NAME_BYTES), ""),
         ("the target of a symbolic link", bytes(tree::MAX_TARGET_BYTES), ""),
         ("names and hashes of one folder, as a JSON document", bytes(tree::DOCUMENT_BYTES as usize), ""),
-        ("one file that is sent or kept", bytes(server::BLOB_BYTES as usize), ""),
-        ("a plan, as a JSON document", format!("{} bytes", plan::MAX_DOCUMENT_BYTES), ""),
+        ("one file that is sent or kept", bytes(tree::BLOB_BYTES as usize), ""),
+        ("a plan, as a JSON document", bytes(plan::MAX_DOCUMENT_BYTES), ""),
         ("the end of a step as its program reports it", bytes(server::COMPLETION_BYTES), ""),
         ("the body of any other request", bytes(server::BODY_BYTES), ""),
         ("a pattern of `artifacts`, `working_dir`, the place of a file", bytes(spec::MAX_PATH_BYTES), ""),
-        ("files and folders of the workdir that are searched for artifacts", runner::SEARCHED_FILES.to_string(), ""),
+        ("files and folders of the workdir that are searched for artifacts", count(runner::SEARCHED_FILES as u64), ""),
         ("`providers`", server::MAX_PROVIDERS.to_string(), ""),
-        ("`nodes`", spec::MAX_NODES.to_string(), ""),
+        ("`nodes`", count(spec::MAX_NODES as u64), ""),
         ("`init`", bytes(spec::MAX_INIT_BYTES), ""),
         ("`features`", feature::MAX_FEATURES.to_string(), ""),
         ("`cache.salt`", bytes(spec::MAX_SALT_BYTES), ""),

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use wire::api::FilesBody;
-use wire::model::tree::{DOCUMENT_BYTES, Entry, MAX_DEPTH, MAX_ENTRIES, Node, Tree};
+use wire::model::tree::{BLOB_BYTES, DOCUMENT_BYTES, Entry, MAX_CACHED_FILES, MAX_DEPTH, MAX_ENTRIES, Node, Tree};
 
 /// A tree that is ready to be sent.
 pub struct Hashed {
@@ -26,12 +26,13 @@ pub struct FolderDocument {
     pub tree: Tree,
 }
 
-/// None when there is nothing to send. A tree that no runner would make is refused before its files are read.
-pub async fn hash(files: &Files, memory_folder: &Path, sources: Vec<PathBuf>) -> Done<Option<Hashed>> {
+/// None when there is nothing to send. What would be refused later is refused before any file is read: a tree that no runner would make, a
+/// file that no server would store, more files than the key of a cached run may list.
+pub async fn hash(files: &Files, is_cached: bool, memory_folder: &Path, sources: Vec<PathBuf>) -> Done<Option<Hashed>> {
     if files.found.is_empty() {
         return Ok(None);
     }
-    is_small_enough(files, MAX_ENTRIES)?;
+    is_small_enough(files, MAX_ENTRIES, if is_cached { MAX_CACHED_FILES as u64 } else { MAX_ENTRIES })?;
     let mut memory = Memory::open(memory_folder, &sources.iter().map(PathBuf::as_path).collect::<Vec<_>>());
     let all: Vec<(&str, &FoundFile)> = files.files().collect();
     let unread: Vec<&FoundFile> =
@@ -51,14 +52,19 @@ pub async fn hash(files: &Files, memory_folder: &Path, sources: Vec<PathBuf>) ->
     assemble(files, &hashes).map(Some)
 }
 
-/// Counts as a runner does: what is sent, and every folder on the way to it.
-fn is_small_enough(files: &Files, most: u64) -> Done<()> {
+/// Counts as a runner does: what is sent, and every folder on the way to it. The key of a cached run lists what is sent only.
+fn is_small_enough(files: &Files, most: u64, most_listed: u64) -> Done<()> {
     let mut folders: BTreeSet<&str> = BTreeSet::new();
-    let mut leaves = 0;
+    let (mut leaves, mut empty) = (0, BTreeSet::new());
     for (name, found) in &files.found {
         match found {
             Found::Folder => {
-                folders.insert(name);
+                empty.insert(name.as_str());
+            }
+            Found::File(file) if file.size > BLOB_BYTES => {
+                let (size, most) = (crate::show::size(file.size), crate::show::size(BLOB_BYTES));
+                let text = format!("{} has {size}: a file that is sent has at most {most}", file.path.display());
+                return Err(Complaint::usage(text).fix("send it in parts, or let the command fetch it"));
             }
             Found::File(_) | Found::Link { .. } => leaves += 1,
         }
@@ -70,13 +76,23 @@ fn is_small_enough(files: &Files, most: u64) -> Done<()> {
             inner = folder;
         }
     }
-    folders.remove("");
-    let entries = folders.len() as u64 + leaves;
-    if entries <= most {
-        return Ok(());
+    empty.retain(|folder| !folders.contains(folder));
+    empty.remove("");
+    let entries = (folders.len() + empty.len()) as u64 + leaves;
+    if entries > most {
+        return Err(Complaint::usage(format!(
+            "{entries} files, folders and links are more than a run may have ({most})"
+        ))
+        .fix("send an archive, or only the folders that the run needs"));
     }
-    Err(Complaint::usage(format!("{entries} files, folders and links are more than a run may have ({most})"))
-        .fix("send an archive, or only the folders that the run needs"))
+    let listed = leaves + empty.len() as u64;
+    if listed > most_listed {
+        let text = format!(
+            "{listed} files, links and empty folders are more than a run with --cache may have ({most_listed})"
+        );
+        return Err(Complaint::usage(text).fix("leave out --cache, or send an archive"));
+    }
+    Ok(())
 }
 
 fn now_ns() -> i64 {
@@ -215,7 +231,7 @@ mod tests {
     async fn hashed(dir: &Path, sources: &[&str]) -> Hashed {
         let sources: Vec<_> = sources.iter().map(|text| source(text, dir).unwrap()).collect();
         let paths = sources.iter().map(|source| source.path.clone()).collect();
-        hash(&walk(&sources, false).unwrap(), &dir.join(".memory"), paths).await.unwrap().unwrap()
+        hash(&walk(&sources, false).unwrap(), false, &dir.join(".memory"), paths).await.unwrap().unwrap()
     }
 
     #[tokio::test]
@@ -248,7 +264,7 @@ mod tests {
             before.learn(&seen, &false_hash, i64::MAX);
         }
         before.save(files.files().map(|(_, file)| file));
-        let again = hash(&walk(&sources, false).unwrap(), &memory, paths.to_vec()).await.unwrap().unwrap();
+        let again = hash(&walk(&sources, false).unwrap(), false, &memory, paths.to_vec()).await.unwrap().unwrap();
         let entries = again.folders.iter().flat_map(|folder| &folder.tree.entries);
         let hashes: BTreeMap<&str, &str> = entries
             .filter_map(|entry| match &entry.node {
@@ -272,19 +288,40 @@ mod tests {
         std::os::unix::fs::symlink("a", dir.path().join("t/l")).unwrap();
         let files = walk(&[source("t:.", dir.path()).unwrap()], false).unwrap();
         // 4 files, 1 link; a, a/deep, a/deep/er, c, empty, empty/inner.
-        assert!(is_small_enough(&files, 11).is_ok());
-        let refused = is_small_enough(&files, 10).unwrap_err();
+        assert!(is_small_enough(&files, 11, 11).is_ok());
+        let refused = is_small_enough(&files, 10, 10).unwrap_err();
         assert!(refused.code == 2 && refused.text.starts_with("11 files") && refused.fix.is_some(), "{refused}");
+        // Files, links and the empty folder that is named.
+        assert!(is_small_enough(&files, 11, 6).is_ok());
+        let refused = is_small_enough(&files, 11, 5).unwrap_err();
+        assert!(
+            refused.code == 2 && refused.text.starts_with("6 files") && refused.text.contains("--cache"),
+            "{refused}"
+        );
         let sent = hashed(dir.path(), &["t:."]).await;
         let entries: usize = sent.folders.iter().map(|folder| folder.tree.entries.len()).sum();
         assert_eq!(entries, 11, "no folder occurs twice here: the documents have as many entries");
+    }
+
+    /// Sparse: nothing of it is on a disk, and reading it would take minutes.
+    #[tokio::test]
+    async fn a_file_that_no_server_would_store_is_refused_before_it_is_read() {
+        let dir = place(&["t/a", "t/large"]);
+        let large = std::fs::File::options().write(true).open(dir.path().join("t/large")).unwrap();
+        large.set_len(BLOB_BYTES as u64 + 1).unwrap();
+        let sources = [source("t", dir.path()).unwrap()];
+        let done = hash(&walk(&sources, false).unwrap(), false, &dir.path().join(".memory"), vec![]).await;
+        let refused = done.err().unwrap();
+        assert!(refused.code == 2 && refused.text.contains("t/large has 64.0 GB"), "{refused}");
+        large.set_len(BLOB_BYTES as u64).unwrap();
+        assert!(is_small_enough(&walk(&sources, false).unwrap(), MAX_ENTRIES, MAX_ENTRIES).is_ok());
     }
 
     #[tokio::test]
     async fn a_name_is_a_file_or_a_folder() {
         let dir = place(&["a", "b/c"]);
         let sources = [source("a:n", dir.path()).unwrap(), source("b/c:n/c", dir.path()).unwrap()];
-        let done = hash(&walk(&sources, false).unwrap(), &dir.path().join(".memory"), vec![]).await;
+        let done = hash(&walk(&sources, false).unwrap(), false, &dir.path().join(".memory"), vec![]).await;
         assert!(done.err().unwrap().text.contains("both a file and a folder"));
     }
 }

@@ -18,7 +18,7 @@ impl Disk {
         match made {
             Ok(()) => Some(Disk { folder }),
             Err(error) => {
-                eprintln!("not tried: a small disk cannot be made here ({error})");
+                crate::skip::skip("disk", &format!("a small disk cannot be made here ({error})"));
                 None
             }
         }

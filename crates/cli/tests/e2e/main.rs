@@ -27,6 +27,8 @@ mod sandbox;
 mod servers;
 mod serving;
 mod shared;
+#[path = "../../../testkit/tests/support/skip.rs"]
+mod skip;
 mod ssh;
 mod start;
 mod steps;

@@ -201,7 +201,7 @@ pub fn ends(pid: i32) -> bool {
     if opened < 0 {
         return true; // gone already
     }
-    // SAFETY: the descriptor was opened above and belongs to nobody else.
+    // SAFETY: the descriptor was opened above and belongs to nothing else.
     let process = unsafe { OwnedFd::from_raw_fd(opened as i32) };
     readable(process.as_fd())
 }

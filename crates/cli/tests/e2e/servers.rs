@@ -226,7 +226,7 @@ fn serve_once(recipe: &Recipe, words: &[String], log: &Path, watched: &(Mutex<St
     let pid = child.id() as i32;
     change(&|state| (state.pid, state.place) = (Some(pid), None));
     if watched.0.lock().unwrap().ending {
-        child.kill().unwrap(); // told to end before there was anybody to tell
+        child.kill().unwrap(); // told to end before it listened for that
     }
     let mut kept = std::fs::OpenOptions::new().create(true).append(true).open(log).ok();
     let mut address = None;

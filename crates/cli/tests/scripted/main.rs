@@ -87,7 +87,7 @@ fn a_question_asked_again_carries_the_same_key() {
     let tries = std::sync::atomic::AtomicU32::new(0);
     let script = Script::new(move |asked| match asked.route().as_str() {
         "POST /api/v1/runs" => match tries.fetch_add(1, std::sync::atomic::Ordering::SeqCst) {
-            0 => Vec::new(), // the connection breaks: nobody knows whether it was heard
+            0 => Vec::new(), // the connection breaks: whether it was heard is unknown
             1 => problem(409, "idempotency_key_busy", "still under way"),
             _ => answer(201, &run_view("run_1", json!({}))),
         },
@@ -282,7 +282,7 @@ fn nobody_there_and_strangers_are_told_apart() {
     assert_eq!(code, 2);
     assert!(said.contains("fix: is REPL_URL the address of a Remuda control plane?"), "{said}");
     let mut command = repl(&script, &["ps"]);
-    // Port 1 is nobody's.
+    // Nothing listens on port 1.
     command.env("REPL_URL", "http://127.0.0.1:1");
     let (code, _, said) = ended(command);
     assert_eq!(code, 2);

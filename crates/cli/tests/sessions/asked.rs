@@ -34,7 +34,7 @@ for tail in $tails; do
     done
 done | grep -c '^[1-9]'"#;
 
-/// Whether limits are enforced on this host. `REPL_TEST_MUST=limits` says that they have to be.
+/// Whether limits are enforced on this host.
 fn limits_are_enforced(session: &Session) -> bool {
     let doctor = session.shell("repl doctor --json").output().unwrap().stdout;
     let checks: serde_json::Value = serde_json::from_slice(&doctor).unwrap();
@@ -42,9 +42,7 @@ fn limits_are_enforced(session: &Session) -> bool {
     if limits["state"] == "fine" {
         return true;
     }
-    let must = std::env::var("REPL_TEST_MUST").unwrap_or_default();
-    assert!(!must.split(',').any(|it| it == "limits"), "REPL_TEST_MUST names limits, but {limits}");
-    eprintln!("SKIPPED (limits): {limits}");
+    crate::skip::skip("limits", &limits.to_string());
     false
 }
 
@@ -93,6 +91,31 @@ fn limits_are_the_runs_own_and_not_the_machines() {
     }
 }
 
+/// The control plane is started where no control groups are mounted, so that its runners find none to limit a job with.
+#[test]
+fn a_limit_that_is_not_enforced_is_said_once_and_by_why() {
+    let session = Session::new();
+    let doctor = session.json("repl doctor --json");
+    let limits = doctor.as_array().unwrap().iter().find(|check| check["check"] == "limits").unwrap();
+    let mut line = "repl run --memory 64MB --retry 2 -c 'echo $REPL_ATTEMPT; [ $REPL_ATTEMPT = 2 ]'".to_owned();
+    if limits["state"] == "fine" {
+        let hides = "umount -R -l /sys/fs/cgroup";
+        if !session.shell(&format!("unshare -m sh -c '{hides}'")).output().unwrap().status.success() {
+            return crate::skip::skip("root", "only root can hide the control groups from a process");
+        }
+        std::fs::write(session.here().join("line"), format!("{hides} && {line}\n")).unwrap();
+        line = "unshare -m sh line".to_owned();
+    }
+    let (code, said, all) = typed(&session, &line);
+    assert_eq!((code, said.as_str()), (Some(0), "1\n2\n"), "{all}");
+    let told: Vec<&str> = all.lines().filter(|line| line.contains("--memory is not enforced: ")).collect();
+    assert_eq!(told.len(), 1, "two attempts, one line: {all}");
+    let why = session.quietly("repl why");
+    assert!(why.contains("not limited: --memory is not enforced: ") && why.contains("repl doctor"), "{why}");
+    let status = session.quietly("repl status -v");
+    assert!(status.contains("--memory is not enforced: "), "{status}");
+}
+
 #[test]
 fn what_fits_nowhere_is_refused_and_a_plan_writes_nothing() {
     let session = Session::new();
@@ -110,9 +133,16 @@ fn what_fits_nowhere_is_refused_and_a_plan_writes_nothing() {
     let plan = "repl run --dry-run --file a.txt --memory 64MB --cpu 1 --max-duration 2h --retry 2 -c 'cat a.txt'";
     let (code, said, _) = typed(&session, plan);
     assert_eq!(code, Some(0));
-    for part in
-        ["would run  cat a.txt", "machine    a new one: ", "limits     1 core and 64MB of memory", "1 to send (4 B)"]
-    {
+    for part in [
+        "would run  cat a.txt\n",
+        "pool       local/local: 0 of ",
+        " machines exist, 0 free, 0 waiting\n",
+        "machine    a new one: ",
+        "limits     1 core and 64MB of memory\n",
+        "price      0.01 credits an hour\n",
+        "set aside  0.01 credits at its start, at most 0.04 in all; 1000000 are available\n",
+        "1 to send (4 B)\n",
+    ] {
         assert!(said.contains(part), "{part} is not in {said}");
     }
     let asked = session.json(&format!("{plan} --json"));
@@ -133,6 +163,34 @@ fn what_fits_nowhere_is_refused_and_a_plan_writes_nothing() {
     );
     assert_eq!(asked["machine"], session.json("repl instance ls --json")[0]["id"]);
     assert!(balance.contains("1000000"), "nothing was set aside for plans: {balance}");
+}
+
+#[test]
+fn the_dry_run_of_a_plan_draws_it_and_says_what_it_may_cost() {
+    let session = Session::new();
+    let config = session.here().join("../.config/remuda");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("config.toml"), "[tools.prices]\nhttp = '0.25'\n").unwrap();
+    let plan = "type: agents\nname: market\nagents:\n- name: research\n  tasks:\n  - name: sources\n    steps:\n    \
+                - {name: page, http: {url: 'https://data.example/'}}\n    \
+                - {name: other, http: {url: 'https://data.example/other'}}\n";
+    std::fs::write(session.here().join("market.repl.yml"), plan).unwrap();
+    let (code, said, all) = typed(&session, "repl run market.repl.yml --dry-run");
+    assert_eq!(
+        (code, said.as_str()),
+        (
+            Some(0),
+            "market\n\
+             └─ research\n   \
+                └─ sources\n      \
+                   ├─ page (http)\n      \
+                   └─ other (http)\n\n\
+             estimate  at most 0.5 credits for models and first calls of tools; machines are charged by the hour\n\
+             available 1000000 credits\n"
+        ),
+        "{all}"
+    );
+    assert_eq!(session.quietly("repl ps -a --json").trim(), "[]", "nothing was submitted");
 }
 
 #[test]
@@ -181,7 +239,7 @@ fn a_pipe_that_nobody_reads_gets_a_hint() {
     let output = piped(&session, "repl run -c 'cat; echo ran'", b"data\n");
     assert_eq!(text(&output.stdout), "ran\n");
     assert_eq!(text(&output.stderr).matches(hint).count(), 1, "{}", text(&output.stderr));
-    // A pipe without data, still open: nobody waits for it.
+    // A pipe without data, still open: the command does not wait for it.
     let mut child =
         session.shell("repl run -c 'cat; echo ran'").stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let open = child.stdin.take();

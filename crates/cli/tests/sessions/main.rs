@@ -5,6 +5,8 @@ mod asked;
 mod owned;
 mod people;
 mod session;
+#[path = "../../../testkit/tests/support/skip.rs"]
+mod skip;
 mod told;
 mod trust;
 
@@ -422,7 +424,7 @@ fn offered(session: &Session, words: &[&str]) -> Vec<String> {
 #[test]
 fn a_tab_completes_what_exists() {
     let session = Session::new();
-    // Nobody runs: nothing is offered but flags, and nobody is started for it.
+    // No control plane runs: nothing is offered but flags, and none is started for it.
     assert!(offered(&session, &["repl", "status", "tr"]).is_empty());
     assert!(offered(&session, &["repl", "status", ""]).iter().all(|word| word.starts_with('-')));
     assert!(!session.home().exists(), "a Tab makes no home");

@@ -65,7 +65,7 @@ fn a_command_about_this_home_says_that_others_go_elsewhere() {
 #[test]
 fn a_token_is_asked_for_where_somebody_can_check_it() {
     let session = Session::new();
-    // Nobody answers there: the token is not read, so none needs to be given.
+    // No control plane answers there: the token is not read, so none needs to be given.
     let (code, _, said) = typed(&session, "repl login http://127.0.0.1:1");
     assert!(
         code == Some(2)

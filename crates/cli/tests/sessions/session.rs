@@ -128,7 +128,7 @@ pub fn wait_for_the_end_of(pid: i32) {
     if opened < 0 {
         return; // gone already
     }
-    // SAFETY: the descriptor was opened above and belongs to nobody else.
+    // SAFETY: the descriptor was opened above and belongs to nothing else.
     let process = unsafe { OwnedFd::from_raw_fd(opened as i32) };
     poll(&mut [PollFd::new(process.as_fd(), PollFlags::POLLIN)], PollTimeout::NONE).unwrap();
 }
@@ -167,7 +167,7 @@ pub const REDACTED: &[(&str, &str)] = &[
     (r" of \d+ machines exist", " of [cores] machines exist"),
     (r"\b999999\.\d+", "[balance]"),
     (r"  +", "  "),
-    // A run that took a third of a second costs something; nobody knows how busy this machine is.
+    // A run that took a third of a second costs something; how busy this machine is is unknown.
     (r"\b0 credits", "[credits] credits"),
     (r"(?m)^(run_ID  .*?  (?:\d+|-)  )0  ", "${1}[credits]  "),
 ];

@@ -138,7 +138,7 @@ fn a_token_is_kept_for_one_address_after_its_server_knew_it() {
     let listed = user.json("repl login --list --json");
     assert_eq!((listed[0]["url"].as_str(), listed[0]["name"].as_str()), (Some(url.as_str()), Some("owner")));
     assert!(!listed.to_string().contains(token.trim()), "{listed}");
-    // A project may point there now; and anybody else's address gets nothing of it.
+    // A project may point there now; and the address of another control plane gets nothing of it.
     std::fs::write(user.here().join("repl.toml"), format!("url = '{url}'\n[run]\nenv = {{ WHO = 'project' }}\n"))
         .unwrap();
     assert_eq!(user.quietly("repl run -c 'echo $WHO' 2>/dev/null"), "project\n");
@@ -248,7 +248,7 @@ fn a_home_that_is_wider_is_tightened_and_anothers_is_refused() {
     let give = |path: &Path, user: u32| std::os::unix::fs::chown(path, Some(user), None).is_ok();
     let us = nix::unistd::geteuid().as_raw();
     if !give(&session.home(), 65534) {
-        return; // only root can give folders away
+        return crate::skip::skip("root", "only root can give folders away");
     }
     let refused = session.shell("repl ps").output().unwrap();
     assert!(refused.status.code() == Some(2) && said(&refused).contains("uid 65534"), "{}", said(&refused));
@@ -268,7 +268,7 @@ fn on_a_terminal(session: &Session, line: &str) -> String {
 
 /// The same, with an answer typed when the screen ends with the question; and the exit code.
 fn answered_on_a_terminal(session: &Session, line: &str, question: &str, answer: &str) -> (String, Option<i32>) {
-    // Inherited by whoever is started, as a careless program leaves it: who outlives the command must not keep it.
+    // Inherited by each process that is started, as a careless program leaves it: one that outlives the command must not keep it.
     let pty = nix::pty::openpty(None, None).unwrap();
     let mut child = session
         .shell(line)
@@ -280,7 +280,7 @@ fn answered_on_a_terminal(session: &Session, line: &str, question: &str, answer:
         .unwrap();
     let mut screen = std::fs::File::from(pty.master);
     let (mut bytes, mut piece, mut asked) = (Vec::new(), [0; 4096], question.is_empty());
-    // The other side is closed when everybody who had it has ended.
+    // The other side is closed when every process that had it has ended.
     while let Ok(read @ 1..) = screen.read(&mut piece) {
         bytes.extend_from_slice(&piece[..read]);
         if !asked && String::from_utf8_lossy(&bytes).ends_with(question) {

@@ -26,7 +26,7 @@ pub(crate) const MAX_OUTPUT_BYTES: usize = 256 * 1024;
 pub(super) type Try = (StepId, i64);
 
 /// A call that is under way in this process.
-pub(super) struct Act {
+pub(super) struct OpenCall {
     pub(super) of: Try,
     /// Of a step of the plan; a child of one has no place in it.
     pub(super) place: Option<Place>,
@@ -39,7 +39,7 @@ pub(super) struct Act {
     pub(super) limit: Option<TimerFuture>,
 }
 
-impl Act {
+impl OpenCall {
     fn ended(&mut self, found: Found) -> Ended {
         let called = self.called.take();
         let said = self.said.load(Ordering::Relaxed);
@@ -96,7 +96,7 @@ pub(super) enum Woken {
 }
 
 pub(super) fn poll_acts(
-    acts: &mut Vec<Act>,
+    acts: &mut Vec<OpenCall>,
     hints: &mut RunHints,
     timer: &mut TimerFuture,
     deadline: &mut Option<TimerFuture>,
@@ -119,7 +119,7 @@ pub(super) fn poll_acts(
 }
 
 /// Those that have ended, as soon as there is one.
-pub(super) fn poll_ended(acts: &mut Vec<Act>, context: &mut Context<'_>) -> Poll<Vec<Ended>> {
+pub(super) fn poll_ended(acts: &mut Vec<OpenCall>, context: &mut Context<'_>) -> Poll<Vec<Ended>> {
     let mut ended = Vec::new();
     acts.retain_mut(|act| match poll_act(act, context) {
         Poll::Ready(found) => {
@@ -132,7 +132,7 @@ pub(super) fn poll_ended(acts: &mut Vec<Act>, context: &mut Context<'_>) -> Poll
 }
 
 /// The limit is looked at first: a process that stood still for longer must not go on with what others have given up.
-fn poll_act(act: &mut Act, context: &mut Context<'_>) -> Poll<Found> {
+fn poll_act(act: &mut OpenCall, context: &mut Context<'_>) -> Poll<Found> {
     if act.limit.as_mut().is_some_and(|limit| limit.as_mut().poll(context).is_ready()) {
         return Poll::Ready(Found::Failed(timed_out()));
     }
@@ -142,7 +142,7 @@ fn poll_act(act: &mut Act, context: &mut Context<'_>) -> Poll<Found> {
     })
 }
 
-pub(super) fn cut_all(acts: &mut Vec<Act>) -> Vec<Ended> {
+pub(super) fn cut_all(acts: &mut Vec<OpenCall>) -> Vec<Ended> {
     acts.drain(..).map(|mut act| act.ended(Found::Cut)).collect()
 }
 

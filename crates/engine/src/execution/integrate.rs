@@ -1,7 +1,7 @@
 //! The result of an execution becomes the answer of its call: exec record, exec map, index commit, ref, pin and claim change in one
 //! transaction, after every record and content of the result was found here.
 
-use super::{Seen, Work, changed, node_of};
+use super::{ExecutionNow, Work, changed, node_of};
 use crate::Engine;
 use crate::cached_run::project;
 use crate::index::Index;
@@ -20,7 +20,7 @@ use store::{Item, Tx};
 const MAX_RECORDS: usize = 100_000;
 
 impl Engine {
-    pub(super) async fn integrate(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+    pub(super) async fn integrate(&self, item: Item, seen: &ExecutionNow) -> Result<(), Failure> {
         if let Work::Adapter { .. } = &seen.request.work
             && !self.fetch_result(item, seen).await?
         {
@@ -89,7 +89,7 @@ fn integrated(
         false => available(&mut Objects { tx, org }, result.into(), MAX_RECORDS)?,
     };
     let pinned = index.pinned(tx, node)?;
-    // Read with the index locked, as `invalidate` raises it: what was begun before answers those who have asked, and nobody after them.
+    // Read with the index locked, as `invalidate` raises it: what was begun before answers the runs that have asked, and none after them.
     let now = store::execution::epoch(tx, org, &it.function).map_err(Fault::Source)?;
     let stale = asker.epoch.is_some_and(|begun| begun != now);
     // Another execution of the node may have been pinned first: an OK that is whole stays, unless a caller wanted a new one.

@@ -1,7 +1,7 @@
 //! An execution whose adapter is a program: the call's closure is exported, the program is asked, what its worker made is fetched and
 //! checked, and at the end the program is asked to clean up. The newest token is stored before the next question.
 
-use super::{Seen, Work, changed, node_of};
+use super::{ExecutionNow, Work, changed, node_of};
 use crate::Engine;
 use adapters::call::handover::{Handover, NoResult};
 use adapters::call::{Adapters, Unanswered};
@@ -39,7 +39,7 @@ pub struct Executor {
 
 impl Engine {
     /// One question to the adapter. Its answer is stored before anything follows from it.
-    pub(super) async fn ask_adapter(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+    pub(super) async fn ask_adapter(&self, item: Item, seen: &ExecutionNow) -> Result<(), Failure> {
         let Work::Adapter { inputs, uuid } = &seen.request.work else { return Ok(()) };
         self.refresh_claim(item, &seen.it).await?;
         let event = match self.asked(&seen.it, inputs, uuid).await? {
@@ -106,7 +106,7 @@ impl Engine {
     }
 
     /// What the worker made comes into the store: its records, and its blobs as contents of the org. Whether all of it is here.
-    pub(super) async fn fetch_result(&self, item: Item, seen: &Seen) -> Result<bool, Failure> {
+    pub(super) async fn fetch_result(&self, item: Item, seen: &ExecutionNow) -> Result<bool, Failure> {
         let (Work::Adapter { uuid, .. }, Some(done)) = (&seen.request.work, &seen.it.done) else { return Ok(false) };
         let Some(executor) = &self.executor else {
             self.execution_event(item, not_here(&seen.it)).await?;
@@ -145,7 +145,7 @@ impl Engine {
     }
 
     /// After the end: the adapter stops its work, then removes what it made; then the exchange goes. The answers change no result.
-    pub(super) async fn close_adapter(&self, item: Item, seen: &Seen) -> Result<(), Failure> {
+    pub(super) async fn close_adapter(&self, item: Item, seen: &ExecutionNow) -> Result<(), Failure> {
         let (Work::Adapter { inputs, uuid }, Some(closing)) = (&seen.request.work, seen.it.closing) else {
             return Ok(());
         };

@@ -9,7 +9,7 @@ use crate::intents::create_snapshot::{self, Source};
 use crate::pool::{Decision, WarmSlot};
 use crate::run_tx::{RunTx, Tracked};
 use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Undo, Verdict, to_value};
-use crate::workflow::{self, advance_in};
+use crate::workflow::{self, advance_of_run};
 use model::instance::Instance;
 use model::job::{Job, JobEvent, JobReason, JobStatus};
 use model::offer::Offer;
@@ -124,7 +124,7 @@ pub(crate) fn begin(run_tx: &mut RunTx<'_>, job: JobId, id: WorkflowId) -> Resul
 /// Brings the nodes to where the job is. Called after every event of the job.
 pub(crate) fn advance(run_tx: &mut RunTx<'_>, id: JobId) -> Result<(), Failure> {
     let workflow = run_tx.job(id)?.workflow;
-    advance_in(run_tx, workflow, false)
+    advance_of_run(run_tx, workflow, false)
 }
 
 fn job_of(node: &mut NodeTx<'_, '_, '_>) -> Result<Job, NodeError> {
@@ -386,7 +386,7 @@ pub(crate) fn source_of(tx: &mut Tx, context: &EngineContext, job: &Job) -> Resu
 /// A runner cannot read where it was told to: said twice, or too late, it changes nothing.
 pub(crate) fn source_failed(run_tx: &mut RunTx<'_>, job: JobId, why: &str) -> Result<(), Failure> {
     let workflow = run_tx.job(job)?.workflow;
-    workflow::fail_in(run_tx, workflow, SYNC_DIRECT, why)
+    workflow::fail_node(run_tx, workflow, SYNC_DIRECT, why)
 }
 
 struct AwaitCompletion;

@@ -100,7 +100,7 @@ impl Engine {
     async fn import_runner(&self, runner: Unlisted, by: &str, fallback: Option<OrgId>) -> Result<Imported, Failure> {
         let (known, stub) = self.chosen(&runner)?;
         let handle = self.handle_now(&runner, &stub).await?;
-        // Before anybody hears of the job: what its runner still has is asked for from there.
+        // Before the job is visible: what its runner still has is asked for from there.
         self.logs.begin_at(stub.job, stub.epoch, known.log_from).await?;
         let found = Arc::new(Found { runner, known, stub, handle });
         let (context, by) = (self.context.clone(), by.to_owned());

@@ -54,7 +54,7 @@ impl Engine {
         let listed = asked.and_then(|mut page| {
             page.listed.retain(|it| it.name == instance.name);
             match page.incomplete.first() {
-                // It may be where nobody could ask.
+                // It may be in a part that could not be listed.
                 Some(why) if page.listed.is_empty() => Err(Trouble::new(TroubleKind::Network, why.as_str())),
                 _ => Ok(page.listed),
             }

@@ -121,7 +121,7 @@ impl Engine {
     }
 }
 
-/// Without those that nothing of ours can have: whoever makes a name chooses its ids.
+/// Without those that nothing of ours can have: a user who makes a name, for example as a folder, chooses its ids.
 pub(super) fn highest(ids: impl Iterator<Item = i64>) -> Option<i64> {
     ids.filter(|id| *id <= names::MAX_SEEN_ID).max()
 }

@@ -27,7 +27,7 @@ pub(crate) struct Advanced {
 
 /// Brings a run's workflow to where its rows are, inside the run's transaction. Called after every event of the workflow's job;
 /// `asked`: a node that waits for a machine decides again.
-pub(crate) fn advance_in(run_tx: &mut RunTx<'_>, id: WorkflowId, asked: bool) -> Result<(), Failure> {
+pub(crate) fn advance_of_run(run_tx: &mut RunTx<'_>, id: WorkflowId, asked: bool) -> Result<(), Failure> {
     if let Some(again) = run_tx.advancing.get_mut(&id) {
         *again = true; // a node of this very workflow caused the event: the loop below it goes round once more
         return Ok(());
@@ -61,7 +61,7 @@ pub(crate) fn in_run<T>(
 }
 
 /// Fails a node that runs, and brings the workflow to what follows. A node that does not run stays as it is.
-pub(crate) fn fail_in(run_tx: &mut RunTx<'_>, id: WorkflowId, node: &str, error: &str) -> Result<(), Failure> {
+pub(crate) fn fail_node(run_tx: &mut RunTx<'_>, id: WorkflowId, node: &str, error: &str) -> Result<(), Failure> {
     let mut workflow = run_tx.workflow(id)?.it.clone();
     if find(&workflow, node).is_none_or(|node| node.status != NodeStatus::Running) {
         return Ok(());
@@ -70,7 +70,7 @@ pub(crate) fn fail_in(run_tx: &mut RunTx<'_>, id: WorkflowId, node: &str, error:
     if in_run(run_tx, id, |scope| apply(scope, &mut workflow, event))? {
         run_tx.workflow(id)?.set(workflow);
     }
-    advance_in(run_tx, id, false)
+    advance_of_run(run_tx, id, false)
 }
 
 /// When a node or a compensation must be looked at although nothing happens. Our own outages can only make that later.

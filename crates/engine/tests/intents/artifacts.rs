@@ -108,7 +108,7 @@ fn an_expired_artifact_is_gone_before_its_bytes_are() {
         let gone = now(bench.engine.open_artifact(bench.org, run, artifact.id)).err().unwrap();
         assert!(matches!(gone.refused(), Some(Refused::Gone { .. })), "no sweep is needed for that: {gone}");
     }
-    // A minute ago they expired: at the next sweep what nobody reads goes, and the rest stays.
+    // A minute ago they expired: at the next sweep what no client reads goes, and the rest stays.
     bench.advance(19 * MINUTE);
     let states: Vec<String> = listed(&bench, run).into_iter().map(|(_, state)| state).collect();
     assert_eq!(states, ["final", "final", "deleted"], "a download of the others may still be under way");

@@ -336,7 +336,7 @@ const DAMAGES: &[Damage] = &[
     (ended, &["DELETE FROM events WHERE seq = 2"], "events gapless", "are numbered from 1"),
     (ended, &["DELETE FROM events WHERE seq = 1"], "events gapless", "are numbered from 2"),
     (ended, &["UPDATE event_heads SET last = last + 1"], "events gapless", "the head says"),
-    // An open run is woken by somebody.
+    // Something wakes an open run.
     (running, &["DELETE FROM work"], "7 owner", "nothing will ever wake it"),
     // Machines and slots.
     (running, &["DELETE FROM resources"], "nothing untracked", "no manifest owns it"),

@@ -125,7 +125,7 @@ fn runs_that_are_the_same_share_one_execution_and_the_last_that_leaves_ends_it()
     bench.settle();
     assert_eq!(ended(&bench, two), DONE);
     assert_eq!(bench.run(one).status, RunStatus::Cancelled, "what is left is left");
-    // Both leave: nobody waits for the result.
+    // Both leave: no run waits for the result.
     let [one, two] = [0, 1].map(|_| bench.submit(salted(spec(), "again")));
     bench.settle();
     let executes = backend(&bench, one).id;

@@ -1,4 +1,4 @@
-//! Manifests past their retention: what nobody uses is ended, what a job uses or a person holds stays, and in the end nothing is owned.
+//! Manifests past their retention: what no job uses is ended, what a job uses or a person holds stays, and in the end nothing is owned.
 
 use crate::bench::{Bench, now, settings, spec};
 use crate::holds::slot_of;

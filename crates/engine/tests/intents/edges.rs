@@ -50,7 +50,7 @@ fn an_answer_that_comes_while_its_run_is_cancelled_does_not_complete_it() {
         }
         assert!(bench.tool.tell(call, Fate::answer(serde_json::json!(1))));
         if !cancelled_first {
-            bench.cancel(run); // the answer is there, and nobody has recorded it yet
+            bench.cancel(run); // the answer is there, and no worker has recorded it yet
         }
         bench.advance(MINUTE);
         assert_eq!((bench.run(run).status, ends(&bench, run).len()), (RunStatus::Cancelled, 1));

@@ -36,7 +36,7 @@ fn writes(bench: &Bench) -> BTreeMap<&'static str, usize> {
 }
 
 /// A process that is told to stop aborts its calls, records each and gives its items back. The next process repeats what may be repeated,
-/// and asks about the rest at once: nobody has to wait until the dead could no longer report.
+/// and asks about the rest at once: no worker has to wait until a dead one could no longer report.
 #[test]
 fn a_holder_that_is_told_to_stop_cuts_its_acts_off_and_records_each() {
     let mut bench = Bench::new();

@@ -122,7 +122,7 @@ fn a_large_folder_whose_links_were_cut_off_is_kept_and_swept_as_a_whole() {
     }
 }
 
-/// Some of its links are written and nobody comes back.
+/// Some of its links are written and the upload is never finished.
 #[test]
 fn a_large_folder_that_was_never_finished_holds_nothing() {
     let (mut bench, large) = (bench(), Large::new());

@@ -198,7 +198,7 @@ impl Bench {
         match registered {
             Err(_) if self.revive() => {}
             Err(Failure::Refused(Refused::Unlisted { .. })) if self.has_work(name) => return false, // it waits
-            Err(Failure::Refused(_)) => self.provider.kill_runner(name), // nobody wants it any more
+            Err(Failure::Refused(_)) => self.provider.kill_runner(name), // no row wants it any more
             Err(failure) => panic!("{failure:?}"),
             Ok(instance) => {
                 let process = self.runners.processes.get_mut(name).expect("it was just seen");
@@ -228,7 +228,7 @@ impl Bench {
         Unlisted { name: name.to_owned(), nonce: nonce.to_owned(), host, version, jobs, seen_at: Timestamp(0) }
     }
 
-    /// Its command ends while nobody is told.
+    /// Its command ends and no server is told.
     pub fn ends_alone(&mut self, name: &str, code: i32) {
         let active_ms = self.runners.active_ms;
         let process = self.runners.processes.get_mut(name).expect("it has a runner");

@@ -1,4 +1,4 @@
-//! What people say to agents: told to the model once, at the next turn of the dialogue, whoever leads it.
+//! What people say to agents: told to the model once, at the next turn of the dialogue, by the worker that leads it then.
 
 use crate::agents::{agent, agents_spec, check, step, submit, task};
 use crate::bench::{Bench, now, spec};

@@ -115,7 +115,7 @@ fn what_cannot_be_listed_is_not_scanned_and_never_absent() {
     assert!(unknown.to_string().contains("`fkae` is not set up here"), "{unknown}");
 }
 
-/// Whoever makes a folder or a host chooses its name: an id that none of ours can have says nothing, and moves nothing.
+/// A user who makes a folder or a host chooses its name: an id that none of ours can have says nothing, and moves nothing.
 #[test]
 fn a_name_with_an_id_that_none_has_is_shown_and_uses_up_no_ids() {
     let mut bench = bench();
@@ -348,7 +348,7 @@ fn what_a_machine_leaves_in_its_tailnet_and_a_snapshot_of_its_disk_are_listed() 
     assert!(bench.provider.placed().is_empty(), "each is deleted as what it is");
 }
 
-/// Nobody can look it up by its name; only the list shows it.
+/// It cannot be looked up by its name; only the list shows it.
 #[test]
 fn a_machine_that_an_uncertain_spawn_left_is_adopted_and_then_ended() {
     let mut bench = bench();

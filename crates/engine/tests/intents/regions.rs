@@ -86,7 +86,7 @@ fn when_every_region_refuses_the_run_ends_and_nothing_is_taken() {
     bench.check_all_gone_after(MINUTE);
 }
 
-/// The first machine exists and nobody heard so: it is ended, and the job runs once, in the other region.
+/// The first machine exists and no worker heard so: it is ended, and the job runs once, in the other region.
 #[test]
 fn a_machine_that_was_made_unheard_is_ended_and_the_job_runs_once_elsewhere() {
     for kind in [TroubleKind::Capacity, TroubleKind::Auth, TroubleKind::Internal] {

@@ -1,6 +1,7 @@
 //! Tests of what a specification accepts and shows.
 
 use super::*;
+use crate::tree::MAX_CACHED_FILES;
 
 #[test]
 fn what_a_shell_would_have_understood_is_noticed() {
@@ -85,4 +86,15 @@ fn paths_stay_inside() {
     {
         assert_eq!(is_inside(path), inside, "{path}");
     }
+}
+
+#[test]
+fn a_key_lists_so_many_files_and_a_run_without_a_cache_any_number() {
+    let files = |files| Some(TreeRef { hash: "0".repeat(64), files, bytes: 0 });
+    let task = || RunSpec::task(Command::Shell("true".into()), "local", "here");
+    let cached = |count| RunSpec { files: files(count), call: Some(CallPart::Caller(Cache::default())), ..task() };
+    assert_eq!(cached(MAX_CACHED_FILES).check(), Ok(()));
+    let refused = cached(MAX_CACHED_FILES + 1).check().unwrap_err().to_string();
+    assert!(refused.contains("at most 100000 files: leave out --cache"), "{refused}");
+    assert_eq!(RunSpec { files: files(MAX_CACHED_FILES + 1), ..task() }.check(), Ok(()));
 }

@@ -1,4 +1,4 @@
-//! Children of the first step of a small world: turns and calls of a loop, or durable steps of a program. Whoever works on the step asks
+//! Children of the first step of a small world: turns and calls of a loop, or durable steps of a program. The worker of the step asks
 //! for them again and again, in every try and attempt, and the journal answers.
 
 use crate::hierarchy::step_id;
@@ -57,7 +57,7 @@ impl World {
 }
 
 impl Commit<'_> {
-    /// Whoever works on the first step asks for one of its children.
+    /// The worker of the first step asks for one of its children.
     pub fn ask_for_child(&mut self, position: usize) -> Done {
         let parent = self.step_at(0).ok_or(Stop::Nothing)?;
         let over = parent.status != StepStatus::Running || parent.uncertain;
@@ -146,7 +146,7 @@ impl Commit<'_> {
         }
     }
 
-    /// From now on it may have had its effect, until somebody says what became of it.
+    /// From now on it may have had its effect, until a report says what became of it.
     pub fn child_begun(&mut self, child: &Step, position: usize) -> Done {
         if !child.idempotent && !self.world.has_no_effect_yet(position) {
             return Err(Stop::Broken(format!("an effect may be repeated: {child:?}")));

@@ -170,7 +170,7 @@ pub fn check(workflow: &Workflow) {
             assert!(node.isolated || workflow.nodes.iter().any(stood_in), "completed over a failure: {workflow:#?}");
         }
     }
-    // Nobody begins before everything it follows has come to an end.
+    // No task begins before everything it follows has come to an end.
     for node in workflow.nodes.iter().filter(|n| matches!(n.status, N::Running | N::Completed)) {
         assert!(node.after.iter().all(|name| of(name).status.is_end()), "out of order: {workflow:#?}");
     }

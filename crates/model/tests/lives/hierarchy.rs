@@ -69,7 +69,7 @@ impl Commit<'_> {
             Choice::StepDone(step) if self.is_verifying(*step) => {
                 self.ended(*step, Effect::Done, hierarchy::complete_step)
             }
-            // Somebody has found out what became of it.
+            // A person has found out what became of it.
             Choice::Verified(step, true) if self.is_uncertain(*step) => {
                 self.ended(*step, Effect::Done, hierarchy::complete_step)
             }
@@ -80,7 +80,7 @@ impl Commit<'_> {
             Choice::StepDone(step) if self.is_acted_on(*step) => {
                 self.ended(*step, Effect::Done, hierarchy::complete_step)
             }
-            // A holder that was given up reports late, and knows no more than everybody.
+            // A holder that was given up reports late, and knows no more than the rows.
             Choice::StepFails(step, class, Effect::Perhaps) if self.is_uncertain(*step) || self.is_verifying(*step) => {
                 let (failure, tries) = (failure(*class, Effect::Perhaps), self.step_at(*step).map_or(0, |it| it.tries));
                 hierarchy::fail_step(self, step_id(*step), tries, &failure)
@@ -156,7 +156,7 @@ impl Commit<'_> {
         let (id, tries) = (step_id(step), self.step_at(step).map_or(0, |it| it.tries));
         end(self, id, tries)?;
         if step >= CHILD {
-            return Ok(()); // whoever works on its parent asks for the next one
+            return Ok(()); // the worker of its parent asks for the next one
         }
         self.begin_steps(self.agent_of(step / self.scope.steps))
     }

@@ -41,7 +41,7 @@ proptest! {
         let mut balance = Balance::default();
         let (mut put_in, mut used) = (0, 0);
         for (kind, amount, from_available) in entries {
-            // Nobody charges or gives back what was not set aside: attempts see to that.
+            // No event charges or gives back what was not set aside: attempts see to that.
             let bounded = matches!((kind, from_available), (EntryKind::Charge, false) | (EntryKind::Refund, _));
             let amount = if bounded { amount.min(balance.reserved.micro()) } else { amount };
             match balance.after(&entry(kind, amount, from_available)) {

@@ -246,7 +246,7 @@ impl Commit<'_> {
         open.into_iter().all(|job| job.status != JobStatus::Terminating && job.freeze == freeze)
     }
 
-    /// What follows at the end of every commit: everything is held, everybody goes on, or the run ends.
+    /// What follows at the end of every commit: everything is held, every job goes on, or the run ends.
     fn settle(&mut self) -> Done {
         loop {
             let before = self.world;
@@ -301,7 +301,7 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Failed, and nobody did it: a system agent carries the cause (R3).
+    /// Failed by no agent of its own: a system agent carries the cause (R3).
     fn blame_the_system(&mut self) -> Done {
         let agent = model::agent::Agent { kind: AgentKind::System, sequence: -1, ..samples::agent() };
         let agent = self.lives.agent.keep(agent);
@@ -312,12 +312,12 @@ impl Commit<'_> {
         Ok(())
     }
 
-    /// Forgets what has ended for good and is named by nobody, and what decides nothing.
+    /// Forgets what has ended for good and is named by no row, and what decides nothing.
     fn sweep(&mut self) {
         let lives = &*self.lives;
         let run = lives.run.get(self.world.run);
         if run.status.is_end() || self.scope.machines > 0 {
-            self.world.due = 0; // nobody looks at them
+            self.world.due = 0; // nothing reads them
         }
         for (position, agent) in self.world.agents.iter().enumerate() {
             if lives.agent.get(*agent).status.is_end() {

@@ -183,10 +183,10 @@ fn a_slot_ends_by_what_its_runner_said_and_not_by_who_asked_first() {
         (running(), vec![stopped.clone(), (20, ended(ControlLost, 0))], Failed),
         (running(), vec![(20, ended(Interrupted, 0))], SlotEnd::Interrupted),
         (running(), vec![stopped.clone(), (20, ended(Interrupted, 0))], SlotEnd::Interrupted),
-        // Somebody asked before anything ran.
+        // A user asked before anything ran.
         (pulling(), vec![stopped.clone(), (20, ended(TerminatedByServer, 0))], Undone),
         (vec![(1, PLACED)], vec![(10, stop(AbortedByUser, true)), (20, ended(AbortedByUser, 0))], Undone),
-        // Nobody says that the processes are gone.
+        // No report says that the processes are gone.
         (running(), vec![stopped.clone(), (20, JobEvent::LimitPassed)], Fenced),
         (running(), vec![stopped, (20, JobEvent::GaveUpOn)], Fenced),
         (running(), vec![(20, JobEvent::GaveUpOn)], Fenced),

@@ -357,7 +357,7 @@ pub fn job_events() -> Vec<JobEvent> {
         JobEvent::LimitPassed,
     ];
     for reason in JobReason::ALL {
-        // Nobody asks a job to be done.
+        // No request makes a job done.
         if *reason != JobReason::DoneByRunner {
             all.push(JobEvent::StopAsked { reason: *reason, abort: false });
             all.push(JobEvent::StopAsked { reason: *reason, abort: true });

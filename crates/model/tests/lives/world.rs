@@ -88,7 +88,7 @@ pub struct World {
     /// The same of the children.
     pub child_journal: u16,
     pub child_effects: u16,
-    /// Somebody has approved of the one step that needs it, in this attempt.
+    /// A person has approved of the one step that needs it, in this attempt.
     pub approved: bool,
 }
 
@@ -107,7 +107,7 @@ pub struct Lives {
 pub const MONEY: Credits = Credits(3);
 pub const RESERVE: Credits = Credits(2);
 
-/// Something that somebody or something outside does. Numbers are positions in the world.
+/// Something that a person or a process outside does. Numbers are positions in the world.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Choice {
     Asked(RunEvent),
@@ -128,7 +128,7 @@ pub enum Choice {
     Polled(usize),
     /// One polls, and an earlier step of that identity was found done meanwhile.
     PolledInVain(usize),
-    /// Whoever works on the first step asks for one of its children.
+    /// The worker of the first step asks for one of its children.
     Child(usize),
     StepDone(usize),
     StepFails(usize, ErrorClass, Effect),
@@ -191,7 +191,7 @@ impl Oddity {
 /// Who brings something about, the surest first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mover {
-    /// Comes even if nobody says anything any more.
+    /// Comes even if nothing is reported any more.
     Clock,
     /// What workers and runners do when all goes well.
     Work,
@@ -616,7 +616,7 @@ fn reports(scope: &Scope) -> Vec<JobEvent> {
     all
 }
 
-/// The lowest number that nobody here has: names of what is gone are used again, so that the worlds are finitely many.
+/// The lowest number that nothing here has: names of what is gone are used again, so that the worlds are finitely many.
 pub fn free_number(taken: impl Iterator<Item = i64>) -> i64 {
     let taken: Vec<i64> = taken.collect();
     (1..).find(|number| !taken.contains(number)).expect("numbers do not end")
@@ -636,7 +636,7 @@ fn warm_slot(id: i64) -> Allocation {
     Allocation { id: AllocationId(id), instance: InstanceId(id), ..samples::slot() }
 }
 
-/// A machine that is made now, for somebody who waits.
+/// A machine that is made now, for a job that waits.
 pub fn spawning(id: i64) -> Instance {
     Instance { id: InstanceId(id), status: InstanceStatus::Spawning, ..samples::instance() }
 }

@@ -164,7 +164,7 @@ async fn a_program_that_is_not_there_is_told_the_same_in_every_way() {
 
 #[tokio::test]
 async fn a_job_finds_itself_as_without_a_namespace() {
-    // Who am I, is /proc about me, may I write to my own output again, and does anyone collect my orphans?
+    // Who am I, is /proc about me, may I write to my own output again, and does a process collect my orphans?
     let script = "id -u; id -g; [ -e /proc/$$/fd/1 ] && cat /proc/$$/comm; echo again >/dev/stdout; : >/dev/null
         readlink /proc/self | grep -qx \"$(sh -c 'echo $PPID')\" || sh -c 'readlink /proc/self; echo of $$' >&2
         for n in 1 2 3 4 5; do (true &); done

@@ -1,6 +1,7 @@
 //! One instance's directory with a real runner process in it, against the control plane of these tests.
 
 use crate::control::{Control, ID};
+pub use crate::skip::skip;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::collections::BTreeMap;
@@ -20,14 +21,6 @@ pub const JOB: JobId = JobId(7);
 /// The one step of a plain task.
 pub const STEP: StepTry = StepTry { id: StepId(1), number: 1 };
 pub const NOBODY: u32 = 65534;
-
-/// Says that a test, or a part of it, is not run on this host, and why; `./scripts/test` lists it. `REPL_TEST_MUST=limits` names subjects that
-/// this host is meant to have: then that is a failure.
-pub fn skip(subject: &str, why: &str) {
-    let must = std::env::var("REPL_TEST_MUST").unwrap_or_default();
-    assert!(!must.split(',').any(|it| it == subject), "REPL_TEST_MUST names {subject}, but {why}");
-    eprintln!("SKIPPED ({subject}): {why}");
-}
 
 /// A plain task as the control plane would ask for it: a job with one step, closed from the beginning.
 #[derive(Clone)]
@@ -189,7 +182,7 @@ impl RunnerUnderTest {
         let folder = self._folder.path();
         let binary = folder.join("repl-runner");
         if !binary.exists() {
-            // Where the tests were built nobody may have no business.
+            // The user `nobody` may have no access to where the tests were built.
             std::fs::copy(command.get_program(), &binary).unwrap();
         }
         for path in [folder, &self.dir, &self.dir.join(BOOT_FILE), &self.control.path] {

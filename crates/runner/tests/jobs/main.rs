@@ -11,6 +11,8 @@ mod output;
 mod sandbox;
 mod script;
 mod servers;
+#[path = "../../../testkit/tests/support/skip.rs"]
+mod skip;
 mod stdin;
 mod steps;
 mod stops;

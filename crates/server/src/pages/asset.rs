@@ -44,7 +44,7 @@ pub(crate) fn icon() -> &'static Asset {
     IT.get_or_init(|| asset("icon", "svg", "image/svg+xml", ICON))
 }
 
-/// They hold nothing of anyone: no session is needed.
+/// They hold no user's data: no session is needed.
 pub(crate) async fn get(Path(name): Path<String>) -> Response {
     let Some(found) = [style(), script(), icon()].into_iter().find(|asset| asset.name == name) else {
         return StatusCode::NOT_FOUND.into_response();

@@ -147,7 +147,7 @@ async fn heard(
     heard
 }
 
-/// A hint that changed nothing in a region is told to nobody.
+/// A hint that changed nothing in a region is sent to no viewer.
 #[tokio::test]
 async fn a_region_is_told_only_when_it_has_changed() {
     let world = world().await;

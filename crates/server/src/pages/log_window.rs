@@ -79,9 +79,9 @@ pub(crate) async fn last(logs: &Logs, log: LogId, total: i64) -> Result<Window, 
 
 /// Windows of logs that are complete, the newest first: a reader who goes back, and each of several readers of one place, reads nothing.
 #[derive(Default)]
-pub(crate) struct Kept(Mutex<VecDeque<((LogId, i64), Arc<Window>)>>);
+pub(crate) struct WindowCache(Mutex<VecDeque<((LogId, i64), Arc<Window>)>>);
 
-impl Kept {
+impl WindowCache {
     /// The window at `from` of a log to which nothing is added any more.
     pub(crate) async fn window(&self, logs: &Logs, log: LogId, from: i64) -> Result<Arc<Window>, Failure> {
         if let Some(kept) = self.find((log, from)) {
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn the_windows_that_were_looked_at_last_are_kept() {
-        let (kept, log) = (Kept::default(), LogId::from_key(1, 0));
+        let (kept, log) = (WindowCache::default(), LogId::from_key(1, 0));
         let one = |from| Arc::new(Window { lines: Vec::new(), from, next: from, more: true, done: false });
         (0..KEPT as i64).for_each(|from| kept.keep((log, from), one(from)));
         assert_eq!(kept.find((log, 0)).map(|it| it.from), Some(0));

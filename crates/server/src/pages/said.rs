@@ -58,7 +58,7 @@ impl Said {
         Some(Said { word, text, at })
     }
 
-    /// From a cookie that anybody may have set.
+    /// From a cookie, whose text a user can choose.
     pub(crate) fn read(value: &str) -> Option<Said> {
         let (word, at) = value.split_once('.')?;
         Said::until(word, at.parse().ok().filter(|at| (0..1 << 50).contains(at))?)

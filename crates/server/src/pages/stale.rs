@@ -30,7 +30,7 @@ fn check(what: &str, refused: &Shown, says: &str, link: &str) {
 
 #[tokio::test]
 async fn a_button_of_a_run_that_has_moved_on_is_refused() {
-    // What the page shows, what somebody else asks meanwhile, the button, and what it is told.
+    // What the page shows, what another user asks meanwhile, the button, and what it is told.
     let table = [
         (false, "start", "cancel", "start", "the run is cancelled now"),
         (false, "cancel", "start", "cancel", "the run is running now"),
@@ -173,7 +173,7 @@ async fn a_question_that_a_colleague_answers_is_shown_answered_and_no_other_take
         assert!(now.contains(said), "{said}: {now}");
     }
     assert!(now.contains(&format!(r#"Next: <a href="/inbox?open={ticket}">"#)), "{now}");
-    // The page that is loaded next shows the next question; one that nobody asked is none.
+    // The page that is loaded next shows the next question; an id of no question shows none.
     assert!(get(&world, "/inbox", &mine).await.text.contains(&format!(r#"formaction="/inbox/{ticket}/skip""#)));
     let none = get(&world, "/inbox?open=qst_zzz", &mine).await;
     assert!(none.status == StatusCode::OK && none.text.contains("no such question"), "{}", none.text);

@@ -304,7 +304,7 @@ pub async fn a_message_is_taken_by_one_turn(w: &World) {
     assert_eq!(read(&w.store, |tx| message::count(tx, RunId(8))).await, 0);
 }
 
-/// What a scan saw, what it did not see again, and what somebody keeps.
+/// What a scan saw, what it did not see again, and what a user keeps.
 pub async fn orphans_are_kept_until_they_are_not_seen_again(w: &World) {
     let listed = |handle: &str, name: &str| Listed {
         kind: ResourceType::Instance,

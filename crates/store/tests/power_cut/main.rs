@@ -109,7 +109,7 @@ fn judge(path: &Path, written: &BTreeSet<i64>, seen: i64, when: &str) {
     assert!(found.iter().all(|id| found.contains(&-id)), "{when}: half of a transaction is there");
 }
 
-/// The same for everybody who begins with the same number.
+/// The same for each caller that begins with the same number.
 struct Luck(u64);
 
 impl Luck {

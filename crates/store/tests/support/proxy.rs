@@ -17,7 +17,7 @@ pub enum Cut {
     Before,
     /// It arrives; its answer does not.
     After,
-    /// And nobody gets through any more.
+    /// And no connection gets through any more.
     AfterForGood,
     /// And the server crashes: it loses its memory, and comes back with what is on its disk.
     AfterAndCrash,

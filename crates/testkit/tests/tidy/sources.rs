@@ -37,7 +37,7 @@ const EMPTY_FILES: &[&str] = &["utils.rs", "util.rs", "helpers.rs", "helper.rs",
 
 pub fn model_plan_and_calls_touch_nothing(tree: &Tree) -> Vec<Complaint> {
     let words: Vec<&str> = CLOCKS.iter().chain(WORLD).copied().collect();
-    // The zoo is in no build that anybody uses.
+    // The zoo is in no build that is shipped.
     let model = shipped_by(tree, "model").filter(|file| file.path != "crates/model/src/zoo.rs");
     let pure = model.chain(shipped_by(tree, "plan")).chain(shipped_by(tree, "calls"));
     pure.flat_map(|file| naming(file, &words, "model, plan and calls have no I/O, clock or luck")).collect()
@@ -103,7 +103,7 @@ pub fn a_ledger_row_is_never_changed(tree: &Tree) -> Vec<Complaint> {
     complaints
 }
 
-/// A field somebody newer sends must not break somebody older. Bodies of the public API are the exception, because a typo in one
+/// A field that a newer process sends must not break an older one. Bodies of the public API are the exception, because a typo in one
 /// must not mean the default; that its answers are none is a test of `server`'s description.
 pub fn the_wire_ignores_what_it_does_not_know(tree: &Tree) -> Vec<Complaint> {
     let mut complaints = Vec::new();

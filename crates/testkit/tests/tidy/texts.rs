@@ -125,7 +125,7 @@ fn state_lines(file: &File) -> Vec<usize> {
     lines
 }
 
-/// `{home}` + the path is somebody's own folder and fine; the path from the root of a disk is not.
+/// `{home}` + the path is a user's own folder and fine; the path from the root of a disk is not.
 fn starts_path(text: &str, path: &str) -> bool {
     text.match_indices(path).any(|(at, _)| {
         let before = text[..at].chars().next_back();

@@ -6,7 +6,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// Folders nobody wrote by hand.
+/// Folders that were not written by hand.
 const SKIPPED: &[&str] = &["target", ".git", "node_modules"];
 /// Files judged as text. Snapshots and the lock file are written by tools.
 const EXTENSIONS: &[&str] = &["rs", "toml", "sql", "md", "sh", "py"];
@@ -120,7 +120,7 @@ fn walk(folder: &Path, below: &str, files: &mut Vec<File>) {
         let entry = entry.expect("the checkout is readable");
         let name = entry.file_name().to_string_lossy().into_owned();
         let path = if below.is_empty() { name.clone() } else { format!("{below}/{name}") };
-        // A file that goes away while we look was nobody's source.
+        // A file that goes away meanwhile was no source.
         let Ok(kind) = entry.file_type() else { continue };
         if kind.is_dir() && !SKIPPED.contains(&name.as_str()) {
             walk(&entry.path(), &path, files);

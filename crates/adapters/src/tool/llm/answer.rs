@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 const MOST_TOKENS: i64 = 1_000_000_000;
 
 #[derive(Debug, Default)]
-pub struct Answer {
+pub struct Completion {
     content: Option<String>,
     refusal: Option<String>,
     calls: Vec<Call>,
@@ -27,7 +27,7 @@ struct Call {
     arguments: String,
 }
 
-impl Answer {
+impl Completion {
     /// Takes a chunk of a stream, or a whole answer. Returns the text to show.
     pub fn take(&mut self, chunk: &Value) -> String {
         // Also in chunks without choices: the last one has the usage.
@@ -192,7 +192,7 @@ mod tests {
     #[test]
     fn a_usage_that_cannot_be_is_not_believed() {
         let used = |input: i64, output: i64| {
-            let mut answer = Answer::default();
+            let mut answer = Completion::default();
             answer.take(&json!({ "usage": { "prompt_tokens": input, "completion_tokens": output } }));
             answer.usage()
         };
