@@ -127,6 +127,11 @@ export async function shown(page, name, from) {
   if (!process.env.PAGES_MANUAL) return;
   const before = page.viewportSize();
   await page.setViewportSize({ width: 960, height: 560 });
+  // The manual names no folder of the machine that took its pictures.
+  await page.evaluate(home => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) if (texts.currentNode.data.includes(home)) texts.currentNode.data = texts.currentNode.data.replaceAll(home, "~");
+  }, process.env.HOME);
   if (from) await page.locator(from).first().evaluate(it => scrollTo(0, it.getBoundingClientRect().top + scrollY - 16));
   await page.screenshot({ path: join(process.env.PAGES_MANUAL, `${name}.png`) });
   await page.setViewportSize(before);

@@ -66,6 +66,8 @@ await run(async browser => {
   const approval = json("approval", "ls", "--run", asks)[0].id;
   repl("approval", "approve", approval, "--answer", '{"colour": "red"}');
   await page.goto(at("/inbox"));
+  // It may have come after the page, which then shows none until one is chosen.
+  await page.locator(".letters a", { hasText: "office/letters/post" }).click();
   await page.locator(".question", { hasText: "Ticket · office/letters/post" }).waitFor();
   await look("inbox-ticket");
   await page.goto(at(await page.locator(".question a[href*='/steps/']").first().getAttribute("href")));
