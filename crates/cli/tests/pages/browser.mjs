@@ -1,7 +1,7 @@
 // Drives Chromium for the tests of the pages: starts it, signs in, and collects everything that a page complains about.
 import { createRequire } from "node:module";
 import { execFile, execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, promises, rmSync, writeFileSync } from "node:fs";
+import { appendFileSync, mkdirSync, mkdtempSync, promises, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import assert from "node:assert/strict";
 import http from "node:http";
@@ -115,6 +115,13 @@ export async function judged(page) {
   const rules = { "target-size": { enabled: true } };
   const { violations } = await page.evaluate(rules => window.axe.run(document, { resultTypes: ["violations"], rules }), rules);
   return violations.map(it => `${it.id} (${it.impact}): ${it.help}\n    ${it.nodes.slice(0, 3).map(node => `${node.target} ${node.html.slice(0, 160)} ${node.any[0]?.message || ""}`).join("\n    ")}`);
+}
+
+/// For docs/performance.md, in the file that `PAGES_FIGURES` names: what was done since the last figure, and how long it took.
+let since = Date.now();
+export function figure(what) {
+  if (process.env.PAGES_FIGURES) appendFileSync(process.env.PAGES_FIGURES, `${what}: ${Date.now() - since} ms\n`);
+  since = Date.now();
 }
 
 /// A picture for people to look at, if they ask for them.

@@ -26,7 +26,7 @@ fn browse(home: &Home, script: &str, variables: &[(&str, &str)]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages").join(script);
     let mut node = home.shell(&format!("exec node '{}'", script.display()));
     node.env("PAGES_MODULES", modules()).env("TMPDIR", home.here());
-    for name in ["PAGES_PICTURES", "PAGES_LOG_MB"] {
+    for name in ["PAGES_PICTURES", "PAGES_LOG_MB", "PAGES_FIGURES"] {
         node.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {

@@ -162,7 +162,8 @@ impl AtHand {
             match &ended.found {
                 Found::Answer(answer) => {
                     if let Some(kept) = &ended.put_away {
-                        store::artifact::finalise(run_tx.tx, kept.id, kept.size, &kept.hash)?;
+                        let kept_in = (run_tx.run.id, kept.id);
+                        store::artifact::finalise(run_tx.tx, kept_in, kept.size, &kept.hash)?;
                     }
                     run_tx.note_output(&step, &answer.output)?;
                     if is_child {
