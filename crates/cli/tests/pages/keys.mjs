@@ -102,14 +102,14 @@ await run(async browser => {
   await sees(page, "Overview");
 
   // Rows of other pages too: the tree of a run, questions, workflows, results.
-  const plan = file("rows.repl.yml", `type: agents
-name: rows
+  const plan = name => file(`${name}.repl.yml`, `type: agents
+name: ${name}
 agents:
   - {name: one, tasks: [{name: t, steps: [{name: ask, approval: "first?"}]}]}
   - {name: two, tasks: [{name: t, steps: [{name: ask, approval: "second?"}]}]}
 `);
-  const asks = json("run", plan, "--detach").id;
-  while (json("approval", "ls", "--run", asks).length < 2) await new Promise(done => setImmediate(done));
+  const [asks, other] = ["asks", "other"].map(name => json("run", plan(name), "--detach").id);
+  while (json("approval", "ls").length < 2) await new Promise(done => setImmediate(done));
   await page.goto(at(`/runs/${asks}`));
   await press("j", "j");
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "two");
@@ -119,7 +119,7 @@ agents:
   await page.goto(at("/inbox"));
   await press("j", "j", "Enter");
   await page.locator(".letters li:nth-child(2) a[aria-current=true]").waitFor();
-  repl("cancel", asks);
+  for (const id of [asks, other]) repl("cancel", id);
   const kept = json("run", "--detach", "--cache", "-c", "echo kept").id;
   await page.goto(at(`/runs/${kept}`));
   await state(page, "completed");
@@ -138,7 +138,7 @@ agents:
       await press("Tab");
       const bare = await page.evaluate(() => {
         const it = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(it);
-        return it === document.body || (outlineStyle !== "none" && parseFloat(outlineWidth) >= 2) ? "" : it.outerHTML.slice(0, 120);
+        return it.matches("html, body") || (outlineStyle !== "none" && parseFloat(outlineWidth) >= 2) ? "" : it.outerHTML.slice(0, 120);
       });
       assert.equal(bare, "", `${path}: no ring around what has the focus`);
     }

@@ -79,7 +79,7 @@ await run(async browser => {
   // A cookie knows no ports: another program at the host of a server gets the session's cookie if a browser is led there. The manual says so, and
   // what helps: a host name that no other program serves.
   let sent;
-  const neighbour = createServer((request, response) => { sent = request.headers.cookie; response.end("hello"); });
+  const neighbour = createServer((request, response) => { if (request.url === "/") sent = request.headers.cookie; response.end("hello"); });
   const port = await new Promise(done => { neighbour.unref(); neighbour.listen(0, "127.0.0.1", () => done(neighbour.address().port)); });
   const led = await here.context().newPage();
   await led.goto(`http://${new URL(url).hostname}:${port}/`);
