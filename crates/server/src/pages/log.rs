@@ -150,6 +150,9 @@ pub(crate) async fn page(state: &Shared, viewer: Viewer, run: &RunView, query: &
     };
     // The address of a live region names the job, because hints about bytes are about one log.
     let src = format!("/ui/runs/{}/log{named}", run.id);
+    // The end of a log that failed is asked for by name: without it, the region opens at the failure.
+    let end = if named.is_empty() { "?from=end" } else { "&from=end" };
+    let src = if wanted.from.is_some() { src + end } else { src };
     let ends = wanted.from.is_none() || wanted.from.as_deref() == Some("end");
     let failed = of.as_ref().map_or(run.status == "failed", |of| of.failed) && wanted.from.is_none();
     let window = if ends && !failed {

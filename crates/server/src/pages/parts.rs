@@ -115,12 +115,7 @@ pub(crate) fn command(text: &str) -> Markup {
     html! { code.cli data-copy { (visible(text)) } }
 }
 
-/// A JSON value, as far as a page shows it.
-pub(crate) fn json(value: &Value) -> Markup {
-    json_up_to(value, SHOWN_JSON, None)
-}
-
-/// The same, and where the whole is saved from.
+/// A JSON value, as far as a page shows it, and where the whole is saved from.
 pub(crate) fn json_or(value: &Value, download: &str) -> Markup {
     json_up_to(value, SHOWN_JSON, Some(download))
 }

@@ -197,10 +197,10 @@ async fn a_word_to_an_agent_of_a_run_that_has_moved_on_is_refused() {
 }
 
 #[tokio::test]
-async fn several_runs_that_failed_are_tried_again_at_once() {
+async fn what_failed_is_tried_again_from_the_list() {
     let world = world().await;
     let cookie = enter(&world, &world.admin).await;
-    let failed = [repeated::failed(&world).await, repeated::failed(&world).await];
+    let failed = [repeated::failed(&world).await];
     let page = get(&world, "/runs?show=failed", &cookie).await.text;
     let chosen = failed.iter().map(|id| {
         let of = page.split(&format!(r#"name="run" value="{id} "#)).nth(1).unwrap().split('"').next().unwrap();
