@@ -163,7 +163,8 @@ async fn what_a_page_cuts_is_saved_whole() {
     .await;
     let flow = WorkflowId(flow.0);
     let node = world.ask("get", &format!("/api/v1/workflows/{flow}"), Some(&world.admin), &[], "").await.body;
-    let node = node["nodes"].as_array().unwrap().iter().find(|node| node["output"].is_string()).unwrap()["name"].clone();
+    let node =
+        node["nodes"].as_array().unwrap().iter().find(|node| node["output"].is_string()).unwrap()["name"].clone();
     let (exec, _) = kept(&world, &[Ok(text(&"long ".repeat(20_000)))], text(&"long ".repeat(20_000))).await;
     let table = [
         (format!("/runs/{run}"), format!("/runs/{run}/error/raw")),
