@@ -155,7 +155,7 @@ fn look_at_states(width: &str) {
     process::kill(home.control_plane());
     let database = rusqlite::Connection::open(home.data().join("remuda.db")).unwrap();
     database.execute_batch(include_str!("../e2e/unknown.sql")).unwrap();
-    database.execute_batch(FAILED_WORKFLOW).unwrap();
+    database.execute_batch(include_str!("failed_workflow.sql")).unwrap();
     drop(database);
     home.done(&["orphans", "scan"]);
     browse(&home, "looks_states.mjs", &[("PAGES_WIDTH", width), ("PAGES_ORPHAN", &machine)]);
@@ -164,10 +164,6 @@ fn look_at_states(width: &str) {
     process::vanishes(&home.data().join("instances").join(&machine));
     home.stop();
 }
-
-const FAILED_WORKFLOW: &str = "
-    UPDATE workflows SET status = 'failed', open = 0,
-        doc = json_set(doc, '$.status', 'failed', '$.error', 'the provider has no room')";
 
 #[test]
 fn pages_of_what_waits_or_failed_are_accessible_on_a_narrow_screen() {
