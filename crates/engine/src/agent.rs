@@ -11,15 +11,16 @@ mod pace;
 mod text;
 mod verify;
 
-pub(crate) use act::{INVALID_OUTPUT, MAX_OUTPUT_BYTES, output_problem};
+pub(crate) use act::{INVALID_OUTPUT, MAX_OUTPUT_BYTES, output_problem, schema_problem};
 pub(crate) use commit::{collect_secrets, named_secrets};
+pub(crate) use large::{MAX_BYTES, PutAway, reference};
 
 use crate::Engine;
 use crate::call_step::CallTool;
-use crate::planner::{history, plan_problem};
-use crate::render::{Evaluated, Fresh, Renderer, Want};
+use crate::planner::{PlanLimits, history};
+use crate::render::{Evaluated, Fresh, Planning, Renderer, Want};
 use crate::step::{Place, step_plan};
-use act::{Act, Called, Ended, Found, Woken, cut_all, invalid_output, no_tool, poll_acts, poll_ended, schema_problem};
+use act::{Act, Called, Ended, Found, Woken, cut_all, invalid_output, no_tool, poll_acts, poll_ended};
 use adapters::{Tool, ToolAnswer, ToolCall};
 use commit::{AtHand, Begin, Decided};
 use dialogues::Talk;
@@ -71,11 +72,17 @@ impl Engine {
             let plan = store::plan::find(tx, at.0, at.1, at.2)?;
             let plan = plan.ok_or_else(|| Trouble::internal("an agent's plan is missing"))?;
             let run = store::run::find(tx, at.0)?.ok_or_else(|| Refused::not_found("run", at.0))?;
+            let shared = store::plan::shared(tx, at.0)?;
             let planning = match kind {
-                AgentKind::Planner => Some((Arc::new(history(tx, &run)?), run.spec.plan.max_agents)),
+                AgentKind::Planner => {
+                    let limits = PlanLimits::of(&run, shared.document.clone());
+                    let max_agents = run.spec.plan.max_agents;
+                    let max_agents = limits.as_ref().map_or(max_agents, |limits| limits.told(max_agents));
+                    Some(Planning { history: Arc::new(history(tx, &run)?), max_agents, limits })
+                }
                 _ => None,
             };
-            Ok((plan, store::plan::shared(tx, at.0)?, (run.org, run.name), planning))
+            Ok((plan, shared, (run.org, run.name), planning))
         };
         let (plan, shared, (org, run_name), planning) = self.store.read("agent.plan", read).await?;
         Ok(Renderer {
@@ -291,8 +298,8 @@ impl Holder<'_> {
             false => output_problem(&answer.output, schema),
         };
         let problem = problem.or_else(|| {
-            let document = step.filter(|_| self.renderer.planning.is_some()).map(|_| &self.renderer.shared.document)?;
-            plan_problem(&answer.output, document.as_ref()).map(invalid_output)
+            let limits = step.and(self.renderer.planning.as_ref())?.limits.as_ref()?;
+            limits.problem(&answer.output).map(invalid_output)
         });
         match problem {
             None => ended,

@@ -17,7 +17,7 @@ use model::spec::RunKind;
 use model::step::Step;
 use model::step::StepWait;
 use model::task::Task;
-use model::{AgentId, AllocationId, Credits, Failure, OrgId, RunId, TaskId, Timestamp};
+use model::{AgentId, AllocationId, Credits, Failure, JobId, OrgId, RunId, TaskId, Timestamp};
 use std::collections::{BTreeMap, BTreeSet};
 use store::{EntryKind, Tx, WorkKind};
 
@@ -376,10 +376,13 @@ fn audit_org(tx: &mut Tx, id: OrgId) -> Result<Audit, Failure> {
             audit.must(row.follows(before.as_ref()), "6 ledger", id, || {
                 format!("row {} does not follow the one before it", row.seq)
             });
-            match balance.after(&row.entry) {
-                Ok(next) => balance = next,
-                Err(refused) => audit.must(false, "1 credits", id, || format!("row {}: {refused}", row.seq)),
-            }
+            balance = balance.moved(&row.entry);
+            audit.must(
+                balance.available >= Credits::ZERO && balance.reserved >= Credits::ZERO,
+                "1 credits",
+                id,
+                || format!("row {} leaves {balance:?}", row.seq),
+            );
             let set_aside =
                 !row.entry.from_available && !matches!(row.entry.kind, EntryKind::Topup | EntryKind::Adjust);
             match crate::idle_billing::slot_of(&row.entry) {
@@ -450,9 +453,9 @@ fn audit_machines(tx: &mut Tx) -> Result<Audit, Failure> {
             audit.must(live + free <= 1, "one job an instance", instance.id, || {
                 format!("{live} live and {free} free slots")
             });
-            let job = store::job::on_instance(tx, instance.id)?;
-            audit.must((live == 1) == job.is_some(), "one job an instance", instance.id, || {
-                format!("{live} live slots, open job {:?}", job.as_ref().map(|j| j.id))
+            let jobs: Vec<JobId> = store::job::open_on(tx, instance.id)?.iter().map(|job| job.id).collect();
+            audit.must(jobs.len() == live, "one job an instance", instance.id, || {
+                format!("{live} live slots, open jobs {jobs:?}")
             });
         }
     }

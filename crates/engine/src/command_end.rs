@@ -2,8 +2,8 @@
 //! end names its try; the end of an older one is refused before it comes here.
 
 use crate::Engine;
-use crate::agent::output_problem;
-use crate::planner::plan_problem;
+use crate::agent::{MAX_BYTES, MAX_OUTPUT_BYTES, reference, schema_problem};
+use crate::planner::PlanLimits;
 use crate::run_tx::RunTx;
 use crate::runner::{Fact, Output, What};
 use crate::step::{Place, step_plan};
@@ -14,30 +14,37 @@ use model::job::{Job, JobReason, LifecycleError};
 use model::recovery::{ErrorClass, StepFailure};
 use model::run::LastError;
 use model::step::{OnMachine, Step, StepTry, ToolKind};
-use model::{Effect, Failure};
+use model::{Effect, Failure, Refused};
 use serde_json::{Value, json};
 use store::WorkKind;
+use store::artifact::Artifact;
 
 impl Engine {
     /// Outputs that are too large for a report were uploaded before it: they are read here, outside of the transaction, and all are compared
-    /// with the schemas of their steps.
+    /// with the schemas of their steps. Of one that is too large for its row, too, the artifact is what remains, and the output names it.
     pub(crate) async fn with_outputs(&self, job: &Job, mut facts: Vec<Fact>) -> Result<Vec<Fact>, Failure> {
         for fact in &mut facts {
+            let mut large = None;
             if let What::Ended { output: output @ Some(Output::Artifact { .. }), .. } = &mut fact.what
                 && let Some(Output::Artifact { path, size }) = output.take()
             {
-                let read = self.uploaded(job, path.clone(), size).await?;
-                *output = Some(read.map_or(Output::Artifact { path, size }, Output::Json));
+                *output = match self.uploaded(job, path.clone(), size).await? {
+                    Some((artifact, text)) => {
+                        large = Some(artifact).filter(|_| text.len() > MAX_OUTPUT_BYTES);
+                        Some(Output::Json(text))
+                    }
+                    None => Some(Output::Artifact { path, size }),
+                };
             }
             if let Some(step) = fact.step {
-                self.check_output(step, &mut fact.what).await?;
+                self.check_output(step, &mut fact.what, large).await?;
             }
         }
         Ok(facts)
     }
 
-    /// What does not match its schema, or is a plan with mistakes, is no output.
-    async fn check_output(&self, step: StepTry, what: &mut What) -> Result<(), Failure> {
+    /// What does not match its schema, or is a plan with mistakes, is no output. `large`: the artifact that stands for it from then on.
+    async fn check_output(&self, step: StepTry, what: &mut What, large: Option<Artifact>) -> Result<(), Failure> {
         let What::Ended { reason: reason @ JobReason::DoneByRunner, exit_code, message, output, stdout_tail, .. } =
             what
         else {
@@ -46,23 +53,36 @@ impl Engine {
         let Some(asked) = self.store.read("step.schema", move |tx| asked_of(tx, step)).await? else {
             return Ok(());
         };
+        if !asked.is_checked() && large.is_none() {
+            return Ok(());
+        }
         let said = answer(asked.tool, output.as_ref(), *exit_code, stdout_tail.as_deref());
-        if let Some(problem) = said.ok().and_then(|said| asked.problem(&said)) {
+        let problem = match &large {
+            Some(artifact) if asked.is_read_again() => {
+                Some(format!("its output has {} bytes: {MAX_OUTPUT_BYTES} are allowed", artifact.size))
+            }
+            _ => said.ok().and_then(|said| asked.problem(&said)),
+        };
+        if let Some(problem) = problem {
             (*reason, *message) = (JobReason::InvalidOutput, Some(problem));
+        } else if let Some(artifact) = large {
+            let hash = artifact.hash.as_deref().unwrap_or_default();
+            *output = Some(Output::Json(reference(&artifact, (artifact.size, hash)).to_string()));
         }
         Ok(())
     }
 
-    async fn uploaded(&self, job: &Job, path: String, size: i64) -> Result<Option<String>, Failure> {
+    async fn uploaded(&self, job: &Job, path: String, size: i64) -> Result<Option<(Artifact, String)>, Failure> {
         let (run, attempt) = (job.run, job.attempt);
         let find = move |tx: &mut store::Tx| store::artifact::by_path(tx, run, attempt, &path);
         let found = self.store.read("artifact.output", find).await?;
-        let Some(artifact) = found.filter(|found| found.state == "final" && found.size == size) else {
+        let is_whole = |found: &Artifact| found.state == "final" && found.size == size && size <= MAX_BYTES as i64;
+        let Some(artifact) = found.filter(is_whole) else {
             return Ok(None);
         };
         let (blobs, name) = (self.blobs.clone(), crate::artifact::name_of(&artifact));
         let bytes = store::blob::blocking(move || blobs.open(&name)?.read_all()).await?;
-        Ok(String::from_utf8(bytes).ok())
+        Ok(String::from_utf8(bytes).ok().map(|text| (artifact, text)))
     }
 }
 
@@ -70,30 +90,45 @@ impl Engine {
 struct Asked {
     tool: ToolKind,
     schema: Option<Value>,
-    /// Of a planner: the document by whose rules its plan is checked.
-    document: Option<Value>,
+    /// Of a planner: by what its plan is checked.
+    limits: Option<PlanLimits>,
 }
 
 impl Asked {
+    /// Whether anything but its size can be wrong with an output.
+    fn is_checked(&self) -> bool {
+        self.schema.is_some() || self.limits.is_some()
+    }
+
+    /// A plan is carried out after it was recorded, and what the client of a server says is more than an output: neither can be put away.
+    fn is_read_again(&self) -> bool {
+        self.limits.is_some() || self.tool == ToolKind::Mcp
+    }
+
     fn problem(&self, said: &Value) -> Option<String> {
-        let problem = self.schema.as_ref().and_then(|schema| output_problem(said, Some(schema)));
-        problem.map(|problem| problem.failure.error.message).or_else(|| plan_problem(said, self.document.as_ref()))
+        let problem = schema_problem(said, self.schema.as_ref());
+        problem.map(|problem| problem.failure.error.message).or_else(|| self.limits.as_ref()?.problem(said))
     }
 }
 
 fn asked_of(tx: &mut store::Tx, step: StepTry) -> Result<Option<Asked>, Failure> {
-    let Some(step) = store::step::find(tx, step.id)?.filter(|step| step.parent.is_none()) else { return Ok(None) };
+    let Some(step) = store::step::find(tx, step.id)? else { return Ok(None) };
+    if step.parent.is_some() {
+        return Ok(Some(Asked { tool: step.tool, schema: None, limits: None }));
+    }
     let (task, agent) = (store::task::find(tx, step.task)?, store::agent::find(tx, step.agent)?);
     let (Some(task), Some(agent)) = (task, agent) else { return Ok(None) };
     let plan = store::plan::find(tx, agent.run, agent.plan_version, agent.sequence)?;
     let planned = plan.as_ref().and_then(|plan| step_plan(plan, Place::of(&task, &step)));
     let schema = planned.and_then(|planned| planned.output.clone());
-    let document = match agent.kind {
-        AgentKind::Planner => store::plan::shared(tx, agent.run)?.document,
+    let limits = match agent.kind {
+        AgentKind::Planner => {
+            let run = store::run::find(tx, agent.run)?.ok_or_else(|| Refused::not_found("run", agent.run))?;
+            PlanLimits::of(&run, store::plan::shared(tx, run.id)?.document)
+        }
         _ => None,
     };
-    let asked = Asked { tool: step.tool, schema, document };
-    Ok((asked.schema.is_some() || asked.document.is_some()).then_some(asked))
+    Ok(Some(Asked { tool: step.tool, schema, limits }))
 }
 
 impl RunTx<'_> {

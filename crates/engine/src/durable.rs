@@ -2,6 +2,7 @@
 //! request before and after each step; a finished step is answered from the run's journal from then on. Steps are children of the command
 //! that the process belongs to, or of the one step of an external run.
 
+use crate::agent::PutAway;
 use crate::child::ChildInput;
 use crate::external::Finish;
 use crate::run::KeyedResponse;
@@ -321,13 +322,14 @@ impl Engine {
         end: End,
         then: impl Fn(&mut RunTx<'_>, Asker, &mut Ended) -> Result<(), Failure> + Send + Sync + 'static,
     ) -> Result<Answered<Ended>, Failure> {
+        let (asker, run) = (request.asker, request.run);
+        let mut large = None;
         if let End::Completed { output, cost } = &end {
             check_cost("cost", *cost)?;
-            check_data("the output", output)?;
+            large = self.put_away_reported((asker, run), step, output).await?;
         }
-        let (asker, run) = (request.asker, request.run);
         self.ask_about_steps("step.end", request, move |run_tx| {
-            let standing = run_tx.end_durable(asker, step, fence, &end)?;
+            let standing = run_tx.end_durable(asker, (step, fence), &end, large.as_ref())?;
             let mut ended = Ended { standing, next: None, run: None };
             if !matches!(ended.standing, Standing::Late { .. }) {
                 then(run_tx, asker, &mut ended)?;
@@ -377,7 +379,7 @@ pub(crate) fn open<'t>(
 }
 
 impl RunTx<'_> {
-    fn begin_durable(&mut self, asker: Asker, begin: &Begin) -> Result<Standing, Failure> {
+    pub(crate) fn begin_durable(&mut self, asker: Asker, begin: &Begin) -> Result<Standing, Failure> {
         let Some(parent) = self.program_of(asker)? else { return Ok(Standing::NotYet) };
         let item = begin.item();
         if let Some(done) = self.record_of(&parent, &begin.name, &item)? {
@@ -515,17 +517,24 @@ impl RunTx<'_> {
         }
     }
 
-    fn end_durable(&mut self, asker: Asker, id: StepId, fence: i64, end: &End) -> Result<Standing, Failure> {
+    /// `large`: what stands for an output that is too large for its row.
+    fn end_durable(
+        &mut self,
+        asker: Asker,
+        (id, fence): (StepId, i64),
+        end: &End,
+        large: Option<&PutAway>,
+    ) -> Result<Standing, Failure> {
         let step = self.own_step(asker, id)?;
         if is_current(&step, fence) {
             return match end {
                 End::Completed { output, cost } => {
                     self.charge_program(&step, *cost)?;
-                    if let Some(refused) = self.output_refused(&step, output)? {
+                    if let Some(refused) = self.output_refused(&step, output, large.is_some())? {
                         return self.fail_durable(id, fence, &refused.failure);
                     }
                     let step = Rows::step(self, id)?;
-                    self.note_output(&step, output)?;
+                    self.note_reported(&step, output, large)?;
                     hierarchy::complete_step(self, id, fence)?;
                     self.completed(id)
                 }
@@ -543,13 +552,19 @@ impl RunTx<'_> {
                 Ok(Standing::Failed { step: id, error: report.failure(false).error })
             }
             End::Completed { output, .. } if self.may_be_found_done(&step)? => {
-                self.note_output(&step, output)?;
+                self.note_reported(&step, output, large)?;
                 let found = Rows::step(self, id)?.found_done();
                 Rows::set_step(self, found);
                 self.completed(id)
             }
             _ => self.late(&step, fence),
         }
+    }
+
+    fn note_reported(&mut self, step: &Step, output: &Value, large: Option<&PutAway>) -> Result<(), Failure> {
+        let Some(large) = large else { return self.note_output(step, output) };
+        large.finalise(self.tx)?;
+        self.note_output(step, &large.reference)
     }
 
     fn fail_durable(&mut self, id: StepId, fence: i64, failure: &StepFailure) -> Result<Standing, Failure> {

@@ -1,15 +1,16 @@
 //! Runs of `type: external`: a program outside begins their steps, and that program or a user finishes the run.
 
 use crate::Engine;
-use crate::durable::{Asker, MAX_DATA_BYTES, failure, open};
-use crate::run::{KeyedResponse, Render};
+use crate::durable::{Asker, Begin, MAX_DATA_BYTES, Standing, failure, open};
+use crate::run::{KeyedResponse, Render, Submission};
 use crate::run_tx::RunTx;
-use crate::view;
+use crate::view::{self, RunSnapshot};
 use model::hierarchy::{self, Rows};
 use model::spec::RunKind;
 use model::step::StepStatus;
 use model::{Failure, OrgId, Refused, RunId};
 use serde_json::Value;
+use std::sync::Arc;
 use store::Lane;
 use store::idempotency::Key;
 
@@ -31,7 +32,28 @@ impl Finish {
     }
 }
 
+/// Turns a run and what became of its first step into the bytes that are answered.
+pub type FirstRender = Arc<dyn Fn(&RunSnapshot, &Standing) -> Vec<u8> + Send + Sync>;
+
 impl Engine {
+    /// One commit for a run and the beginning of its first step.
+    pub async fn submit_with_step(
+        &self,
+        submission: Submission,
+        first: Begin,
+        key: Option<Key>,
+        render: FirstRender,
+    ) -> Result<KeyedResponse, Failure> {
+        if submission.spec.kind != RunKind::External || !submission.start {
+            let why = "only a run of `type: external` that starts at once (`start`) begins a step with its submission";
+            return Err(Refused::invalid("step", why).into());
+        }
+        first.check()?;
+        let asker = Asker::Org(submission.org);
+        let begin = move |run_tx: &mut RunTx<'_>| run_tx.begin_durable(asker, &first);
+        self.submit_and(submission, key, begin, move |snapshot, standing| render(snapshot, standing)).await
+    }
+
     pub async fn finish_run(
         &self,
         org: OrgId,

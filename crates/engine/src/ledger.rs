@@ -199,8 +199,10 @@ impl RunTx<'_> {
     ) -> Result<Credits, Failure> {
         let before = self.attempt()?.it.charged;
         self.money(AttemptEvent::Charged(amount), key, memo)?;
-        spent.usage.charged = self.attempt()?.it.charged - before;
+        let after = self.attempt()?.it.charged;
+        spent.usage.charged = after - before;
         store::usage::add(self.tx, &spent)?;
+        self.warn_of_budget(before, after)?;
         Ok(spent.usage.charged)
     }
 

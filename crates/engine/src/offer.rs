@@ -3,7 +3,7 @@
 //! as a durable step is. Waiting for a poller is no active time, and only the poll starts the step's own time-out.
 
 use crate::Engine;
-use crate::agent::output_problem;
+use crate::agent::{output_problem, schema_problem};
 use crate::durable::{Answered, Asker, StepRender, check_lease, open};
 use crate::run::KeyedResponse;
 use crate::run_tx::RunTx;
@@ -238,15 +238,20 @@ impl RunTx<'_> {
         Ok(Some(model::time::deadline_without(began_at, limit, &outages)))
     }
 
-    /// Why the output of a plan's step is none: it does not match the schema in the plan.
-    pub(crate) fn output_refused(&mut self, step: &Step, output: &Value) -> Result<Option<ToolFailure>, Failure> {
+    /// Why the output of a plan's step is none: it does not match the schema in the plan. `large`: its row refers to it.
+    pub(crate) fn output_refused(
+        &mut self,
+        step: &Step,
+        output: &Value,
+        large: bool,
+    ) -> Result<Option<ToolFailure>, Failure> {
         if step.parent.is_some() || !self.was_offered(step) {
             return Ok(None);
         }
         let (agent, task) = (Rows::agent(self, step.agent)?, Rows::task(self, step.task)?);
         let plan = self.plan_of(&agent)?;
         let schema = step_plan(&plan, crate::step::Place::of(&task, step)).and_then(|step| step.output.as_ref());
-        Ok(output_problem(output, schema))
+        Ok(if large { schema_problem(output, schema) } else { output_problem(output, schema) })
     }
 
     /// Steps that programs have taken and whose task, agent or run ends are cancelled: their programs learn it from the next heartbeat.

@@ -6,7 +6,7 @@ use crate::run_tx::RunTx;
 use model::agent::{AgentKind, AgentStatus};
 use model::children::{ChildState, Children};
 use model::hierarchy::{self, Rows};
-use model::plan::{AgentPlan, MAX_PLANNED_AGENTS, RunPlan};
+use model::plan::{AGENTS_IN_ALL, AgentPlan, MAX_PLANNED_AGENTS, RunPlan};
 use model::run::{LastError, Run, RunEvent, RunReason};
 use model::step::{StepStatus, ToolKind};
 use model::{AgentId, Failure, Refused, Trouble};
@@ -16,9 +16,6 @@ use store::step::Data;
 
 /// Where the plan of the planner itself is stored: no plan version has this number.
 pub(crate) const PLANNERS_VERSION: i64 = 0;
-
-/// Agents of all plan versions of an attempt, as a multiple of those that may run at once (R81).
-const AGENTS_IN_ALL: i64 = 3;
 
 impl RunTx<'_> {
     /// The planner works in the current version, so that the run keeps an open agent.
@@ -59,12 +56,9 @@ impl RunTx<'_> {
         };
         let source = output.unwrap_or(Value::Null);
         let document = store::plan::shared(self.tx, self.run.id)?.document;
-        let document = document.ok_or_else(|| Trouble::internal("a planner without a document"))?;
-        let plans = planned(&source, &document).map_err(bad)?;
-        let most = AGENTS_IN_ALL * self.run.spec.plan.max_agents;
-        if self.run.agent_count + plans.len() as i64 > most {
-            return Err(bad(format!("with it the run would have more than {most} agents")).into());
-        }
+        let limits = PlanLimits::of(&self.run, document);
+        let limits = limits.ok_or_else(|| Trouble::internal("a planner without a document"))?;
+        let plans = limits.planned(&source).map_err(bad)?;
         Ok((source, plans))
     }
 
@@ -100,21 +94,52 @@ impl RunTx<'_> {
     }
 }
 
-/// The plan that a planner answered, checked as a file is. The error is a text that a model can act on.
-pub(crate) fn planned(source: &Value, document: &Value) -> Result<Vec<AgentPlan>, String> {
-    let said = |problems: Vec<plan::Problem>| {
-        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        lines.join("; ")
-    };
-    let file = plan::check(document).map_err(said)?.document;
-    let agents = plan::check_planned(source, &file).map_err(said)?;
-    Ok(plan::compile_agents(&agents, &file))
+/// By what the answer of a planner is checked. The run gets no other agents while its planner works, so the same answer passes or fails when
+/// it comes and when it is carried out.
+#[derive(Debug, Clone)]
+pub(crate) struct PlanLimits {
+    pub(crate) document: Value,
+    /// Agents that the run may have in all, the planner and those of earlier plans included.
+    pub(crate) most: i64,
+    /// How many of them the run does not have yet.
+    pub(crate) room: i64,
 }
 
-/// Why an answer of the planner cannot be used, if it cannot. It is asked again then, with this text.
-pub(crate) fn plan_problem(answer: &Value, document: Option<&Value>) -> Option<String> {
-    let why = planned(answer, document?).err()?;
-    Some(format!("its plan cannot be used: {why}"))
+impl PlanLimits {
+    /// `document`: of the run's file. A run without one has no planner.
+    pub(crate) fn of(run: &Run, document: Option<Value>) -> Option<PlanLimits> {
+        let most = AGENTS_IN_ALL * run.spec.plan.max_agents;
+        Some(PlanLimits { document: document?, most, room: most - run.agent_count })
+    }
+
+    /// The agents of a plan, checked as a file is. The error is a text that a model can act on.
+    pub(crate) fn planned(&self, source: &Value) -> Result<Vec<AgentPlan>, String> {
+        let said = |problems: Vec<plan::Problem>| {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            lines.join("; ")
+        };
+        let file = plan::check(&self.document).map_err(said)?.document;
+        let agents = plan::check_planned(source, &file).map_err(said)?;
+        let (asked, PlanLimits { most, room, .. }) = (agents.len() as i64, self);
+        if asked > *room {
+            let room = room.max(&0);
+            return Err(format!(
+                "with its {asked} agents the run would have more than {most} agents: it may have {room}"
+            ));
+        }
+        Ok(plan::compile_agents(&agents, &file))
+    }
+
+    /// The number of agents that the planner is told to keep to: those that may run at once, as far as there is room.
+    pub(crate) fn told(&self, max_agents: i64) -> i64 {
+        max_agents.min(self.room)
+    }
+
+    /// Why an answer of the planner cannot be used, if it cannot. It is asked again then, with this text.
+    pub(crate) fn problem(&self, answer: &Value) -> Option<String> {
+        let why = self.planned(answer).err()?;
+        Some(format!("its plan cannot be used: {why}"))
+    }
 }
 
 /// What was wrong with the last plan that the planner answered, in whichever of its tries.

@@ -193,9 +193,7 @@ impl RunTx<'_> {
         spent: Spent,
     ) -> Result<Credits, Failure> {
         let key = format!("{}:{}:{}:{}", self.run.id, self.run.attempt, step.id, step.tries);
-        let before = self.attempt()?.it.charged;
         let charged = self.charge(amount, key, memo, spent)?;
-        self.warn_of_budget(before, before + charged)?;
         if !charged.is_zero() && self.is_repeated(step)? {
             let mut attempt = Rows::attempt(self)?;
             attempt.tree.retried_cost = attempt.tree.retried_cost + charged;
@@ -213,7 +211,7 @@ impl RunTx<'_> {
     }
 
     /// Once, when the charges of the run pass the share of its budget.
-    fn warn_of_budget(&mut self, before: Credits, after: Credits) -> Result<(), Failure> {
+    pub(crate) fn warn_of_budget(&mut self, before: Credits, after: Credits) -> Result<(), Failure> {
         let Some(budget) = self.run.spec.budget else { return Ok(()) };
         let spent = self.spent_before()?;
         let line = Credits(budget.micro() / 100 * WARN_PERCENT);

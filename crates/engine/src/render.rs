@@ -2,7 +2,7 @@
 //! never runs inside a transaction that writes: a step begins with what was evaluated before its commit.
 
 use crate::Engine;
-use crate::planner::{planning_input, told_errors, with_errors};
+use crate::planner::{PlanLimits, planning_input, told_errors, with_errors};
 use crate::step::{Call, Place, Prepared, PreparedTask, TaskPlace, step_plan};
 use model::plan::{AgentPlan, RunPlan, TaskPlan};
 use model::run::LastError;
@@ -32,8 +32,18 @@ pub(crate) struct Renderer {
     pub(crate) agent_name: String,
     pub(crate) plan: Arc<AgentPlan>,
     pub(crate) shared: Arc<RunPlan>,
-    /// Of a planner: what became of the plan so far, and how many agents the next one may have.
-    pub(crate) planning: Option<(Arc<Value>, i64)>,
+    /// Of a planner.
+    pub(crate) planning: Option<Planning>,
+}
+
+/// What a planner is told, and by what its plan is checked.
+#[derive(Clone)]
+pub(crate) struct Planning {
+    /// What became of the plan so far.
+    pub(crate) history: Arc<Value>,
+    /// How many agents the next plan is to have at most.
+    pub(crate) max_agents: i64,
+    pub(crate) limits: Option<PlanLimits>,
 }
 
 /// What could begin if its expressions were evaluated.
@@ -56,10 +66,10 @@ pub(crate) struct Evaluated {
 impl Renderer {
     /// Evaluates all of these; one read brings every output that they name.
     pub(crate) async fn evaluate(&self, engine: &Engine, wants: &[Want], fresh: Fresh) -> Result<Evaluated, Failure> {
-        if let Some((history, max_agents)) = &self.planning {
+        if let Some(planning) = &self.planning {
             let agent = self.agent;
             let errors = engine.store.read("agent.planner", move |tx| told_errors(tx, agent)).await?;
-            return Ok(self.planned(wants, history, *max_agents, errors.as_ref()));
+            return Ok(self.planned(wants, planning, errors.as_ref()));
         }
         let mut parts = Vec::new();
         for want in wants {
@@ -104,12 +114,12 @@ impl Renderer {
 
     /// A planner's step has no expressions: it is given the goal, what became of the plan so far, and what was wrong with its last answer.
     /// The errors are not part of the key, so that the record of the plan answers in the next attempt.
-    fn planned(&self, wants: &[Want], history: &Value, max_agents: i64, errors: Option<&String>) -> Evaluated {
+    fn planned(&self, wants: &[Want], planning: &Planning, errors: Option<&String>) -> Evaluated {
         let mut evaluated = Evaluated::default();
         for want in wants {
             let Want::Step(place) = want else { continue };
             let Some(step) = step_plan(&self.plan, *place) else { continue };
-            let input = planning_input(step.tool, &step.input, &self.shared, max_agents, history);
+            let input = planning_input(step.tool, &step.input, &self.shared, planning.max_agents, &planning.history);
             let identity = plan::identity(PLANNER, "plan", &step.name, 1);
             let key = plan::key(self.run, &identity, step.tool, &input);
             let input = with_errors(input, errors.cloned());

@@ -107,6 +107,17 @@ impl Engine {
         if let Some(cache) = submission.spec.call.as_ref().and_then(CallPart::caller).cloned() {
             return Box::pin(self.submit_cached(submission, cache, key, render)).await;
         }
+        self.submit_and(submission, key, |_| Ok(()), move |snapshot, ()| render(snapshot)).await
+    }
+
+    /// A submission, and what else its commit does to the run.
+    pub(crate) async fn submit_and<T>(
+        &self,
+        submission: Submission,
+        key: Option<Key>,
+        then: impl Fn(&mut RunTx<'_>) -> Result<T, Failure> + Send + Sync + 'static,
+        render: impl Fn(&RunSnapshot, &T) -> Vec<u8> + Send + Sync + 'static,
+    ) -> Result<KeyedResponse, Failure> {
         check_asked(&self.context, &submission)?;
         self.check_stdin(&submission).await?;
         let context = self.context.clone();
@@ -123,7 +134,8 @@ impl Engine {
             } else {
                 affordable(run_tx.tx, &context, &submission)?;
             }
-            Ok(render(&run_tx.close_shown()?))
+            let more = then(&mut run_tx)?;
+            Ok(render(&run_tx.close_shown()?, &more))
         })
         .await
     }

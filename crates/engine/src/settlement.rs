@@ -180,10 +180,13 @@ impl RunTx<'_> {
     pub(crate) fn slot_ended(&mut self, id: JobId, how: SlotEnd) -> Result<(), Failure> {
         self.end_slot(id, how)?;
         // One that was only waiting for its last job goes now.
-        if let Some(instance) = self.job(id)?.instance
-            && self.instance(instance)?.it.status == InstanceStatus::Draining
-        {
-            self.wake(WorkKind::Instance, instance.0, self.at);
+        if let Some(instance) = self.job(id)?.instance {
+            let machine = &self.instance(instance)?.it;
+            match (machine.status, machine.workflow) {
+                (InstanceStatus::Draining, _) => self.wake(WorkKind::Instance, instance.0, self.at),
+                (InstanceStatus::Terminating, Some(end)) => self.wake(WorkKind::Workflow, end.0, self.at),
+                _ => {}
+            }
         }
         Ok(())
     }

@@ -242,6 +242,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("spool.append", &[Role::Keeper]),
     ("spool.drop", &[Role::Keeper]),
     ("spool.roll", &[Role::Keeper]),
+    ("step.announce", &[Role::Server]),
     ("step.beat", &[Role::Server]),
     ("step.begin", &[Role::Server]),
     ("step.end", &[Role::Server]),

@@ -50,10 +50,20 @@ pub struct Balance {
 impl Balance {
     /// The balance after the entry, or why there cannot be one.
     pub fn after(self, entry: &Entry) -> Result<Balance, Refused> {
+        debug_assert!(entry.amount >= Credits::ZERO, "the type gives the sign");
+        let next = self.moved(entry);
+        if next.available < Credits::ZERO {
+            return Err(Refused::Unaffordable { needed: entry.amount, available: self.available });
+        }
+        assert!(next.reserved >= Credits::ZERO, "more was charged or refunded than reserved: {entry:?}");
+        Ok(next)
+    }
+
+    /// The sums after the entry, also where there may be no such entry: the audit reads ledgers that may be damaged.
+    pub fn moved(self, entry: &Entry) -> Balance {
         let Balance { available, reserved } = self;
         let amount = entry.amount;
-        debug_assert!(amount >= Credits::ZERO, "the type gives the sign");
-        let next = match (entry.kind, entry.from_available) {
+        match (entry.kind, entry.from_available) {
             (EntryKind::Topup, _) => Balance { available: available + amount, reserved },
             (EntryKind::Reserve, _) => Balance { available: available - amount, reserved: reserved + amount },
             (EntryKind::Charge, true) | (EntryKind::Adjust, true) => {
@@ -62,11 +72,6 @@ impl Balance {
             (EntryKind::Charge, false) => Balance { available, reserved: reserved - amount },
             (EntryKind::Refund, _) => Balance { available: available + amount, reserved: reserved - amount },
             (EntryKind::Adjust, false) => Balance { available: available + amount, reserved },
-        };
-        if next.available < Credits::ZERO {
-            return Err(Refused::Unaffordable { needed: amount, available });
         }
-        assert!(next.reserved >= Credits::ZERO, "more was charged or refunded than reserved: {entry:?}");
-        Ok(next)
     }
 }

@@ -22,6 +22,8 @@ pub const STEP_TIMEOUT_MS: i64 = 30 * SECOND;
 pub const LLM_TURN_TIMEOUT_MS: i64 = 10 * MINUTE;
 pub const TASK_TIMEOUT_MS: i64 = HOUR;
 pub const AGENT_TIMEOUT_MS: i64 = 6 * HOUR;
+/// Agents of all plan versions of an attempt, planners included, as a multiple of those that may run at once (R81).
+pub const AGENTS_IN_ALL: i64 = 3;
 /// Agents that a plan may list.
 pub const MAX_PLANNED_AGENTS: usize = 1_000;
 /// Steps of all agents of a plan.

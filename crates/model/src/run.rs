@@ -388,7 +388,7 @@ pub fn apply(run: &Run, event: &RunEvent, at: Timestamp) -> Step {
             }
             let mut next = run.clone();
             next.pause_asked = Some(*why);
-            moved(next, [C::HoldAgents])
+            moved(next, [C::HoldAgents, C::Publish { kind: "run.pausing" }])
         }
         (S::Paused, E::PauseAsked { .. }) => unchanged(),
         // The run ends, or goes on with what is left: the ticket's step waits, and with it the run's completion.

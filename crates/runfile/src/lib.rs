@@ -138,7 +138,8 @@ pub fn read(file: &str, text: &str, env: &dyn Fn(&str) -> Option<String>) -> Don
     parse(text, env).map_err(|wrong| wrong.of(file))
 }
 
-/// The text of a file that says this, with its fields in the order of the manual.
+/// The text of a file that says this, with its fields in the order of the manual. It has no character that changes how the text around
+/// it reads: a field with one is JSON, which is YAML too, with that character escaped.
 pub fn written(definition: &serde_json::Value) -> String {
     let Some(fields) = definition.as_object() else { return serde_yaml_ng::to_string(definition).unwrap_or_default() };
     let place = |name: &str| FIELDS.iter().position(|field| *field == name).unwrap_or(FIELDS.len());
@@ -147,9 +148,29 @@ pub fn written(definition: &serde_json::Value) -> String {
     let one = |(name, value): (&String, &serde_json::Value)| {
         let mut map = Mapping::new();
         map.insert(Value::String(name.clone()), serde_yaml_ng::to_value(value).unwrap_or_default());
-        serde_yaml_ng::to_string(&map).unwrap_or_default()
+        let text = serde_yaml_ng::to_string(&map).unwrap_or_default();
+        if text.contains(misleads) { format!("{}: {}\n", escaped(&name.as_str().into()), escaped(value)) } else { text }
     };
     fields.into_iter().map(one).collect()
+}
+
+/// Not visible, or turns the order of the letters around it.
+fn misleads(c: char) -> bool {
+    c.is_control() && c != '\n'
+        || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
+}
+
+/// As JSON. Such characters stand only in its strings, where an escape means the same.
+fn escaped(value: &serde_json::Value) -> String {
+    let json = value.to_string();
+    let mut text = String::with_capacity(json.len());
+    for c in json.chars() {
+        match misleads(c) {
+            true => text.extend(["\\u".to_owned(), format!("{:04x}", c as u32)]),
+            false => text.push(c),
+        }
+    }
+    text
 }
 
 /// Whether a text says that it is a run file.
@@ -555,6 +576,11 @@ mod tests {
         let again = written(&value);
         assert!(again.starts_with("type: task\nname: "), "{again}");
         assert_eq!(serde_yaml_ng::from_str::<serde_json::Value>(&again).unwrap(), value);
+        let turned =
+            serde_json::json!({ "type": "task", "commands": ["echo '\u{202e}\u{200b}'\n\u{7f}"], "env": { "A": "1" } });
+        let again = written(&turned);
+        assert!(!again.contains(misleads) && again.contains("\\u202e") && again.contains("env:\n  A: "), "{again}");
+        assert_eq!(serde_yaml_ng::from_str::<serde_json::Value>(&again).unwrap(), turned);
     }
 
     #[test]

@@ -51,7 +51,7 @@ pub fn read(dir: &Path) -> Result<Option<String>, String> {
     let mut bytes = Vec::new();
     file.take(OUTPUT_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     if bytes.len() > OUTPUT_BYTES {
-        return Err(format!("it is larger than {} KiB", OUTPUT_BYTES >> 10));
+        return Err(format!("it is larger than {} MiB", OUTPUT_BYTES >> 20));
     }
     let text = String::from_utf8(bytes).map_err(|error| format!("it is not UTF-8: {error}"))?;
     if text.trim().is_empty() {
@@ -77,7 +77,7 @@ fn only_json_of_a_bearable_size_is_an_output() {
     assert!(left(b"\"\xff\"").unwrap_err().starts_with("it is not UTF-8"));
     let string = |length: usize| format!("\"{}\"", "x".repeat(length - 2)).into_bytes();
     assert_eq!(left(&string(OUTPUT_BYTES)).unwrap().unwrap().len(), OUTPUT_BYTES);
-    assert_eq!(left(&string(OUTPUT_BYTES + 1)), Err("it is larger than 256 KiB".to_owned()));
+    assert_eq!(left(&string(OUTPUT_BYTES + 1)), Err("it is larger than 8 MiB".to_owned()));
     std::fs::remove_file(path(dir.path())).unwrap();
     nix::unistd::mkfifo(&path(dir.path()), nix::sys::stat::Mode::S_IRWXU).unwrap();
     assert!(keep(dir.path()).is_err() && read(dir.path()) == Err("it is not a file".to_owned()));

@@ -82,6 +82,7 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("init", body.init.is_some()),
         ("features", !body.features.is_empty()),
         ("snapshot", body.snapshot.is_some()),
+        ("step", body.step.is_some()),
         ("save_snapshot", body.save_snapshot),
         ("on_lost_control", body.on_lost_control.is_some()),
     ];

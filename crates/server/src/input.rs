@@ -23,6 +23,9 @@ pub const BODY_BYTES: usize = 1024 * 1024;
 /// A submission, whose plan may have 100,000 steps.
 const PLAN_BYTES: usize = plan::MAX_DOCUMENT_BYTES + BODY_BYTES;
 const SUBMISSIONS: &str = "POST /api/v1/runs";
+/// The end of a step, whose output may become an artifact of 8 MiB.
+pub const COMPLETION_BYTES: usize = (8 << 20) + BODY_BYTES;
+const COMPLETIONS: &str = "POST /api/v1/runs/{id}/steps/{step}/complete";
 /// A runner's batch of log frames and facts, base64 included.
 const REPORT_BYTES: usize = 8 * 1024 * 1024;
 /// What is read and dropped of a body that is too large, so that its sender hears why.
@@ -142,6 +145,7 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Asked<T> {
         let limit = match route.as_str() {
             _ if of_runner => REPORT_BYTES,
             SUBMISSIONS => PLAN_BYTES,
+            COMPLETIONS => COMPLETION_BYTES,
             _ => BODY_BYTES,
         };
         let bytes = bytes_of(request, limit).await?;

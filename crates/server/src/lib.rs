@@ -80,7 +80,7 @@ pub use engine::adapters::ssh::{relay::relay as relay_on_host, remote::answer as
 pub use engine::adapters::tool::mcp::stdio as mcp;
 /// Artifacts of one run in sum.
 pub use engine::artifact::RUN_BYTES as ARTIFACT_BYTES;
-pub use input::BODY_BYTES;
+pub use input::{BODY_BYTES, COMPLETION_BYTES};
 pub use pages::{PagesConfig, run_commands};
 pub use serve::{FirstToken, Ready, make_owner_token, owner_proof, run};
 pub use settings::{Config, Role, Settings, StoreConfig};

@@ -206,8 +206,8 @@ pub(crate) async fn document() -> Json<Value> {
 }
 
 /// A page to read it by: no scripts from elsewhere, nothing to install.
-pub(crate) async fn page() -> Html<&'static str> {
-    Html(include_str!("openapi.html"))
+pub(crate) async fn page() -> Html<String> {
+    Html(include_str!("openapi.html").replace("ICON", &crate::pages::asset::icon().path))
 }
 
 /// Its style and its script are files: the policy of this origin allows none inside of a page.

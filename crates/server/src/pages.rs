@@ -6,7 +6,7 @@ mod act;
 mod acts;
 #[cfg(test)]
 mod answers;
-mod asset;
+pub(crate) mod asset;
 mod cache;
 #[cfg(test)]
 mod crowd;

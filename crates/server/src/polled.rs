@@ -56,6 +56,20 @@ async fn a_program_takes_a_step_and_ends_it_by_the_routes_of_durable_steps() {
 }
 
 #[tokio::test]
+async fn an_output_that_is_larger_than_other_bodies_may_be_becomes_an_artifact() {
+    let world = World::new(true).await;
+    let run = offered(&world).await;
+    let taken = poll(&world, &world.admin, json!({ "tools": ["crm"], "wait_ms": 0 })).await.body;
+    let of = |mebibytes: usize| json!({ "fence": 1, "output": "x".repeat(mebibytes << 20) });
+    assert_eq!(report(&world, &taken, "complete", of(10)).await.status, StatusCode::PAYLOAD_TOO_LARGE);
+    let done = report(&world, &taken, "complete", of(3)).await;
+    assert_eq!((done.status, &done.body["state"]), (StatusCode::OK, &json!("completed")), "{}", done.body);
+    let listed = world.ask("get", &format!("/api/v1/runs/{run}/artifacts"), Some(&world.admin), &[], "").await;
+    let artifact = &listed.body["data"][0];
+    assert_eq!((&artifact["state"], &artifact["size"]), (&json!("final"), &json!(3 << 20)), "{}", listed.body);
+}
+
+#[tokio::test]
 async fn a_waiting_program_is_woken_by_the_commit_that_offers_a_step() {
     let world = World::new(true).await;
     let wait = poll(&world, &world.admin, json!({ "tools": ["crm"], "wait_ms": 60_000 }));

@@ -262,7 +262,7 @@ mod tests {
         let shown = get(&world, &format!("/escalations/{id}")).await;
         assert_eq!(
             (&shown["path"], &shown["status"], &shown["severity"]),
-            (&json!("a/t/pay"), &json!("open"), &json!("high"))
+            (&json!("a/t/pay"), &json!("open"), &json!("critical"))
         );
         assert_eq!(shown["error"]["code"], "scripted");
         assert_eq!(shown["allowed"], json!(["resume", "skip", "retry", "abort", "done", "not_done"]));

@@ -3,11 +3,12 @@
 use crate::auth::{Reader, Writer};
 use crate::problem::{HandlerResult, Problem};
 use crate::routes::{Asked, Paging, Path, Query, answered, id, page, part};
-use crate::{Shared, agents, now_ms, submit, view};
+use crate::{Shared, agents, now_ms, step, submit, view};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::IntoResponse as _;
+use engine::external::FirstRender;
 use engine::run::{Action, KeyedResponse, Render};
 use engine::view::{RunSnapshot, Which};
 use engine::{Hint, Token};
@@ -47,6 +48,7 @@ pub(crate) async fn submit(
     let wait_ms = waiting.wait.as_deref().map(wait_ms).transpose()?;
     let key = asked.key(writer.org());
     let dry_run = asked.value.dry_run;
+    let first = submit::first_step(&asked.value, wait_ms.is_some())?;
     let mut submission = if submit::is_of_agents(&asked.value) {
         let asked = agents::submission(&state.engine.context, writer.org(), asked.value)?;
         if dry_run {
@@ -74,7 +76,10 @@ pub(crate) async fn submit(
         return Ok(Json(view::plan(&submission.spec, &plan)).into_response());
     }
     submission.by = Some(writer.0.described());
-    let response = state.engine.submit(submission, key, render()).await?;
+    let response = match first {
+        Some(first) => state.engine.submit_with_step(submission, first, key, render_with_step()).await?,
+        None => state.engine.submit(submission, key, render()).await?,
+    };
     match wait_ms {
         Some(ms) if response.status == 201 => ended_within(&state, writer.org(), response, ms).await,
         _ => answered(response),
@@ -298,6 +303,14 @@ pub(crate) async fn delete(
 async fn act(state: &Shared, by: &Token, run: &str, action: Action, asked: &Asked<ActionBody>) -> HandlerResult {
     let run: RunId = id("run", run)?;
     answered(state.engine.act_on(by, run, action, asked.key(by.org), render()).await?)
+}
+
+fn render_with_step() -> FirstRender {
+    let now = Timestamp(now_ms());
+    Arc::new(move |snapshot, standing| {
+        let view = RunView { step: Some(step::became(standing)), ..view::run(snapshot, now) };
+        serde_json::to_vec(&view).expect("a view is plain data")
+    })
 }
 
 pub(crate) fn render() -> Render {

@@ -206,7 +206,7 @@ fn request<B, T>(stepper: Stepper, run: RunId, asked: &Asked<B>, render: StepRen
     Request { asker, run, key: asked.key(asker.org()), render }
 }
 
-fn wanted(body: &BeginStep) -> Result<Begin, Refused> {
+pub(crate) fn wanted(body: &BeginStep) -> Result<Begin, Refused> {
     Ok(Begin {
         name: body.name.clone(),
         key: body.key.clone(),
@@ -263,7 +263,7 @@ fn ended(answer: Answered<Ended>) -> HandlerResult {
 
 fn end_answer(ended: &Ended) -> Option<StepAnswer> {
     let mut view = answer(&ended.standing)?;
-    view.next = ended.next.as_ref().map(|next| Box::new(answer(next).unwrap_or_else(|| not_begun(next))));
+    view.next = ended.next.as_ref().map(|next| Box::new(became(next)));
     view.run_status = ended.run.map(|status| status.to_string());
     // What was sent need not be sent back.
     view.output = None;
@@ -299,7 +299,12 @@ fn answer(standing: &Standing) -> Option<StepAnswer> {
     })
 }
 
-/// A `next` that did not begin: the step before it has ended all the same.
+/// What became of a step that was asked for together with something else.
+pub(crate) fn became(standing: &Standing) -> StepAnswer {
+    answer(standing).unwrap_or_else(|| not_begun(standing))
+}
+
+/// A step that did not begin: what came with it has happened all the same.
 fn not_begun(standing: &Standing) -> StepAnswer {
     let (state, step) = match standing {
         Standing::Held { step, .. } => ("held", Some(step)),
@@ -442,6 +447,46 @@ mod tests {
         }
         let secrets = world.ask("get", "/api/v1/secrets", Some(&token(&world, mine)), &[], "").await;
         assert_eq!(secrets.status, StatusCode::FORBIDDEN);
+    }
+
+    #[tokio::test]
+    async fn a_run_of_a_program_and_its_first_step_begin_in_one_request() {
+        let world = World::new(true).await;
+        let body = |more: Value| {
+            let mut body = json!({ "type": "external", "start": true, "step": { "name": "load", "input": 1 } });
+            body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            body
+        };
+        let wait = json!({ "name": "load", "wait_ms": 10 });
+        let plan = json!({ "agents": [{ "tasks": [{ "steps": [{ "wait": "1s" }] }] }] });
+        for (more, field) in [
+            (json!({ "start": false }), "step"),
+            (json!({ "type": "task", "commands": ["true"] }), "step"),
+            (json!({ "type": "agents", "plan": plan }), "step"),
+            (json!({ "step": wait }), "step.wait_ms"),
+            (json!({ "step": { "name": "" } }), "name"),
+        ] {
+            let refused = world.submit(&world.admin, body(more)).await;
+            assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.body);
+            assert!(refused.body["detail"].as_str().unwrap().starts_with(field), "{}", refused.body);
+        }
+        let text = body(json!({})).to_string();
+        let waits = world.ask("post", "/api/v1/runs?wait=1s", Some(&world.admin), &[], &text).await;
+        assert_eq!(waits.status, StatusCode::BAD_REQUEST, "its answer would come too late: {}", waits.body);
+        let commits = world.engine.store.counts().commits;
+        let key = [("idempotency-key", "one")];
+        let made = world.ask("post", "/api/v1/runs", Some(&world.admin), &key, &text).await;
+        assert_eq!((made.status, &made.body["status"]), (StatusCode::CREATED, &json!("running")), "{}", made.body);
+        assert_eq!(world.engine.store.counts().commits, commits + 1);
+        let (run, go) = (made.body["id"].as_str().unwrap(), &made.body["step"]);
+        assert_eq!((&go["state"], &go["lease_ms"]), (&json!("go"), &json!(60_000)));
+        let again = world.ask("post", "/api/v1/runs", Some(&world.admin), &key, &text).await;
+        assert_eq!(again.body, made.body, "the same run, step and fence");
+        let at = format!("{run}/steps/{}/complete", go["id"].as_str().unwrap());
+        let done = ask(&world, &world.admin, &at, json!({ "fence": go["fence"], "finish": {} })).await;
+        assert_eq!((&done.body["state"], &done.body["run_status"]), (&json!("completed"), &json!("completed")));
+        let shown = world.ask("get", &format!("/api/v1/runs/{run}"), Some(&world.admin), &[], "").await;
+        assert!(shown.body.get("step").is_none(), "{}", shown.body);
     }
 
     #[tokio::test]

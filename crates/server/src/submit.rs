@@ -2,6 +2,7 @@
 
 use engine::EngineContext;
 use engine::content::BlobHash;
+use engine::durable::Begin;
 use engine::run::Submission;
 use model::offer::Asked;
 use model::spec::{
@@ -86,6 +87,17 @@ pub(crate) fn submission(
     spec.check()?;
     spec.artifacts.iter().try_for_each(|glob| check_glob(glob))?;
     Ok(Submission { org, by: None, name: body.name, spec, plans: Default::default(), start: body.start })
+}
+
+/// The step that a run of `type: external` begins with.
+pub(crate) fn first_step(body: &Submit, waits: bool) -> Result<Option<Begin>, Refused> {
+    let Some(step) = &body.step else { return Ok(None) };
+    if waits || step.wait_ms.is_some() {
+        let why =
+            "the first step begins at once: its answer does not wait for the end of the run, nor for anything else";
+        return Err(Refused::invalid(if waits { "wait" } else { "step.wait_ms" }, why));
+    }
+    crate::step::wanted(step).map(Some)
 }
 
 fn resources(body: &Submit) -> Result<Resources, Refused> {

@@ -96,6 +96,7 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
         inputs: None,
         output: None,
         output_error: None,
+        step: None,
         version: run.version,
         links: links(run),
     }

@@ -110,6 +110,11 @@ pub fn on_instance(tx: &mut Tx, instance: InstanceId) -> Result<Option<Job>, Fai
     tx.row(&ON_INSTANCE, &args![instance])?.map(|row| doc::read(&row, 0)).transpose()
 }
 
+/// All open jobs on a machine. There is one at most; the audit looks whether that is so.
+pub fn open_on(tx: &mut Tx, instance: InstanceId) -> Result<Vec<Job>, Failure> {
+    doc::read_all(tx.rows(&ON_INSTANCE, &args![instance])?, 0)
+}
+
 /// The head of a waiting list: which job is placed next, and its turn.
 #[derive(Debug, Clone, Copy)]
 pub struct Head {

@@ -69,7 +69,8 @@ mod tests {
         let unranked: Vec<&str> =
             of_main().chain(of_logs()).filter(waits).filter(|sql| sql.rank.is_none()).map(|sql| sql.text).collect();
         assert_eq!(unranked, [""; 0]);
-        assert!(of_main().filter(waits).count() > 10 && of_logs().filter(waits).count() == 2);
+        let (main, logs) = (of_main().filter(waits).count(), of_logs().filter(waits).count());
+        assert!(main > 5 && logs == 2, "{main} of the main database, {logs} of the logs");
     }
 
     #[test]

@@ -498,8 +498,8 @@ pub enum What {
     Unknown,
 }
 
-/// The most JSON that a command may leave as its output.
-pub const OUTPUT_BYTES: usize = 256 << 10;
+/// The most JSON that a command may leave as its output. What does not fit into the step's row stays an artifact of the run.
+pub const OUTPUT_BYTES: usize = 8 << 20;
 /// The most of it that travels inside a report.
 pub const INLINE_OUTPUT_BYTES: usize = 64 << 10;
 pub const TAIL_BYTES: usize = 4 << 10;

@@ -81,6 +81,10 @@ impl McpTool {
 }
 
 impl Tool for McpTool {
+    fn endpoint(&self, input: &serde_json::Value) -> Option<String> {
+        crate::tool::origin(input["url"].as_str()?)
+    }
+
     fn call<'a>(&'a self, call: &'a ToolCall, _log: &'a dyn ToolLog) -> ToolFuture<'a> {
         Box::pin(async move { Mask::new(&call.secrets).result(self.exchange(call).await) })
     }

@@ -42,6 +42,15 @@ async fn a_closed_port_had_no_effect_and_may_open_again() {
     }
 }
 
+/// The endpoint is what a pause after a 429 holds for.
+#[test]
+fn every_tool_names_the_endpoint_that_it_calls() {
+    for (name, tool, asked) in tools("far.example:81") {
+        let endpoint = tool.endpoint(&asked.input).unwrap_or_default();
+        assert!(endpoint.starts_with("http://far.example:81"), "{name}: {endpoint}");
+    }
+}
+
 #[tokio::test]
 async fn an_address_that_is_refused_is_never_connected() {
     for (_, tool, asked) in tools("169.254.169.254") {

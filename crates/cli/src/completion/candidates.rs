@@ -130,9 +130,9 @@ impl Context {
         if read.command.has_subcommands() && stray {
             return None;
         }
-        let mut positional: Vec<String> =
-            usage::positionals(read.command, rest).into_iter().map(|at| rest[at].clone()).collect();
-        positional.pop();
+        // The last word is the one that is being written; it may be the value of a flag.
+        let before = usage::positionals(read.command, rest).into_iter().filter(|at| at + 1 < rest.len());
+        let positional: Vec<String> = before.map(|at| rest[at].clone()).collect();
         let flag = |name: &str| {
             let at = words.iter().position(|word| word.split('=').next() == Some(name))?;
             words[at].split_once('=').map(|it| it.1.to_owned()).or_else(|| words.get(at + 1).cloned())

@@ -358,6 +358,7 @@ fn limits() -> String {
         ("names and hashes of one folder, as a JSON document", bytes(tree::DOCUMENT_BYTES as usize), ""),
         ("one file that is sent or kept", bytes(server::BLOB_BYTES as usize), ""),
         ("a plan, as a JSON document", format!("{} bytes", plan::MAX_DOCUMENT_BYTES), ""),
+        ("the end of a step as its program reports it", bytes(server::COMPLETION_BYTES), ""),
         ("the body of any other request", bytes(server::BODY_BYTES), ""),
         ("a pattern of `artifacts`, `working_dir`, the place of a file", bytes(spec::MAX_PATH_BYTES), ""),
         ("files and folders of the workdir that are searched for artifacts", runner::SEARCHED_FILES.to_string(), ""),

@@ -16,7 +16,7 @@ use wire::client::{ClientError, Method};
 /// A step is given up so soon after this program has died.
 const LEASE_MS: i64 = 30_000;
 /// Bytes of an output, as the control plane takes them.
-const MAX_OUTPUT: usize = 256 << 10;
+const MAX_OUTPUT: usize = 8 << 20;
 /// `EX_TEMPFAIL` of sysexits.h: the command could not do it now, and has done nothing.
 const TEMPORARY: i32 = 75;
 
@@ -121,7 +121,7 @@ fn end(ran: &Ran, fence: i64) -> End {
     };
     let message = format!("exit code {}", ran.code);
     match ran.code {
-        0 if ran.cut => failed("output_too_large", "its output has more than 256 KiB".into(), None, "done"),
+        0 if ran.cut => failed("output_too_large", "its output has more than 8 MiB".into(), None, "done"),
         0 => End::Done(CompleteStep { fence, output: output(&ran.stdout), cost: None, next: None, finish: None }),
         TEMPORARY => failed("exit_code", message, Some("transient"), "none"),
         _ if ran.by_signal => failed("signal", format!("signal {}", ran.code - 128), None, "perhaps"),

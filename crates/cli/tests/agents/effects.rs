@@ -177,7 +177,7 @@ fn until_all_have_ended(scene: &Scene) {
     }
 }
 
-/// Kills, stops for longer than a lease, and restarts, each time some requests have come.
+/// Kills, stops for longer than a lease, and restarts servers, workers and the database, each time some requests have come.
 fn die_at_random(scene: &Scene, mut seed: u64, over: &AtomicBool) {
     let mut random = |below: u64| {
         seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -190,13 +190,23 @@ fn die_at_random(scene: &Scene, mut seed: u64, over: &AtomicBool) {
             continue;
         }
         heard = scene.recorder.records().len() + 1 + random(2 * BETWEEN) as usize;
-        match random(10) {
+        // A process that finds no database while it starts ends, and is not started again: all of them are up first.
+        let all_up = || {
+            for member in 0..4 {
+                scene.home.many().pid(member);
+            }
+        };
+        match random(11) {
             0 => {
-                // A process that finds no database while it starts ends, and is not started again: all of them are up first.
-                for member in 0..4 {
-                    scene.home.many().pid(member);
-                }
+                all_up();
                 scene.home.many().restart_database();
+            }
+            // No lease is renewed meanwhile, and none can be taken.
+            10 => {
+                all_up();
+                scene.home.many().stop_database();
+                scene.recorder.hears_in_all(usize::MAX, lease);
+                scene.home.many().database_goes_on();
             }
             // Both servers and both workers in turn.
             stopped @ 1..=4 => {

@@ -270,7 +270,10 @@ agents:
     - {name: text, http: {url: \"RECORDER/text\", headers: {Authorization: {secret: CANARY}}}}
     - {name: error, http: {url: \"RECORDER/error\", headers: {Authorization: {secret: CANARY}}}}
     - {name: elsewhere, http: {url: \"RECORDER/elsewhere\", headers: {Authorization: {secret: CANARY}}}}
+    - {name: shell, command: \"echo $TOKEN; echo $TOKEN >&2\", env: {TOKEN: {secret: CANARY}}}
+    - {name: broken, command: \"echo $TOKEN; exit 3\", env: {TOKEN: {secret: CANARY}}}
+    - {name: program, exec: [sh, -c, \"echo $TOKEN\"], env: {TOKEN: {secret: CANARY}}}
     - {name: model, llm: {prompt: tell, tools: [object, text]}}
     - {name: steal, http: {method: POST, url: \"RECORDER/steal-3\", json: {body: \"${{ steps.json.output.body }}\"}}, idempotent: true}
-output: {json: \"${{ agents.a.tasks.t.steps.json.output }}\", text: \"${{ agents.a.tasks.t.steps.text.output.body }}\", model: \"${{ agents.a.tasks.t.steps.model.output }}\"}
+output: {json: \"${{ agents.a.tasks.t.steps.json.output }}\", text: \"${{ agents.a.tasks.t.steps.text.output.body }}\", shell: \"${{ agents.a.tasks.t.steps.shell.output }}\", model: \"${{ agents.a.tasks.t.steps.model.output }}\"}
 ";

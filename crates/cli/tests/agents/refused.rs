@@ -118,11 +118,19 @@ fn the_api_refuses_the_same_with_the_place_and_the_fix() {
     let scene = Scene::new(Script::new(), Recorder::start());
     let api = Api::of(&scene.home);
     let step = |step: serde_json::Value| json!({ "type": "agents", "agents": [{ "tasks": [{ "steps": [step] }] }] });
+    let waits = |name: &str, other: &str| json!({ "name": name, "depends_on": [other], "steps": [{ "wait": "1s" }] });
+    let cycle = json!({ "type": "agents",
+        "agents": [{ "parallelism": "dag", "tasks": [waits("a", "b"), waits("b", "a")] }] });
     let table = [
         (step(json!({ "htpp": {} })), "agents[0].tasks[0].steps[0].htpp"),
         (step(json!({ "llm": { "prompt": "p", "tools": ["serch"] } })), "serch"),
         (step(json!({ "llm": { "prompt": "p", "model": "no-such" } })), "no-such"),
         (step(json!({ "http": { "url": "https://me:pass@a.example/" } })), "user name or password"),
+        (
+            json!({ "type": "agents", "agents": [{ "tasks": [{ "steps": vec![json!({ "wait": "1s" }); 100_001] }] }] }),
+            "100001 steps",
+        ),
+        (cycle, "agents[0].tasks[0].depends_on"),
         (json!({ "type": "agents" }), "agents, goal"),
         (json!([]), "object"),
     ];
@@ -130,7 +138,7 @@ fn the_api_refuses_the_same_with_the_place_and_the_fix() {
         let body = json!({ "type": "agents", "plan": plan, "start": true });
         let problem = api.post_bytes("/runs", body.to_string().into_bytes());
         assert!(matches!(problem.status, 400 | 422) && problem.request_id.is_some(), "{problem:?}");
-        assert!(format!("{problem:?}").contains(said), "{plan} should say `{said}`: {problem:?}");
+        assert!(format!("{problem:?}").contains(said), "it should say `{said}`: {problem:?}");
     }
     assert_eq!(api.get("/runs?all=true")["data"], json!([]), "nothing was begun");
     scene.home.adds_up();

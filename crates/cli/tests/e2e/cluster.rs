@@ -2,6 +2,7 @@
 //! one test on a server that was started for many.
 
 use crate::process::HANGS_AFTER_MS;
+use nix::sys::signal::Signal;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -13,7 +14,7 @@ use std::time::Duration;
 /// Serves for as long as its stdin is open: the shell outlives a killed test just long enough to end the server. Every line it
 /// is told is an immediate restart, without so much as a checkpoint.
 const SERVE: &str = r#"serve() { "$0" -D data -k "$PWD" -c listen_addresses= -c fsync=off -c max_connections=300 2>&1 & pid=$!; }
-serve; while read -r _; do kill -QUIT $pid; wait $pid; serve; done; kill -QUIT $pid; wait"#;
+serve; while read -r _; do kill -QUIT $pid; wait $pid; serve; done; kill -QUIT $pid; kill -CONT $pid; wait"#;
 const READY: &str = "ready to accept connections";
 
 pub struct Cluster {
@@ -66,6 +67,26 @@ impl Cluster {
         while self.said.lock().unwrap().try_recv().is_ok() {}
         self.shell.stdin.as_ref().unwrap().write_all(b"again\n").unwrap();
         self.hear(READY);
+    }
+
+    /// Every process of it stands still: sessions stay open, and nothing is answered.
+    #[allow(dead_code, reason = "the oracle of effects stops it")]
+    pub fn stop(&self) {
+        let server = self.pid();
+        // First the one that starts the others: none is missed.
+        told(server, Signal::SIGSTOP);
+        children(server).into_iter().for_each(|pid| told(pid, Signal::SIGSTOP));
+    }
+
+    #[allow(dead_code, reason = "the oracle of effects stops it")]
+    pub fn go_on(&self) {
+        let server = self.pid();
+        children(server).into_iter().chain([server]).for_each(|pid| told(pid, Signal::SIGCONT));
+    }
+
+    fn pid(&self) -> i32 {
+        let said = std::fs::read_to_string(self.folder.path().join("data/postmaster.pid")).unwrap();
+        said.lines().next().unwrap().trim().parse().unwrap()
     }
 
     fn hear(&self, word: &str) {
@@ -127,6 +148,24 @@ impl Drop for Database {
             self.tell(&format!("DROP DATABASE \"{}\" WITH (FORCE)", self.name));
         }
     }
+}
+
+/// A session may end by itself at any moment.
+fn told(pid: i32, signal: Signal) {
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), signal).ok();
+}
+
+/// Processes that a process has started and that live.
+#[allow(dead_code, reason = "the oracle of effects stops them")]
+fn children(parent: i32) -> Vec<i32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let pids = all.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let parent_of = |pid: i32| -> Option<i32> {
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+        // Behind the name, which may hold anything: the state, then the parent.
+        stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    };
+    pids.filter(|pid| parent_of(*pid) == Some(parent)).collect()
 }
 
 fn programs() -> PathBuf {

@@ -169,10 +169,15 @@ impl Home {
     pub fn url(&self) -> String {
         match self.servers() {
             Some(servers) => servers.url(),
-            None => {
-                self.done(&["control", "start"]);
-                self.json(&["control", "status"])["url"].as_str().unwrap().to_owned()
-            }
+            // A kill test may end the control plane between the two commands: then it is started again.
+            None => (0..100)
+                .find_map(|_| {
+                    self.done(&["control", "start"]);
+                    let said = self.say(&["control", "status", "--json"]);
+                    let status: Value = serde_json::from_slice(&said.stdout).unwrap();
+                    status["url"].as_str().map(str::to_owned)
+                })
+                .expect("a control plane that stays up"),
         }
     }
 

@@ -113,9 +113,24 @@ impl Servers {
 
     /// Every session with the database is lost.
     pub fn restart_database(&self) {
+        self.own_database().restart();
+    }
+
+    /// Its processes stand still until [`Servers::database_goes_on`].
+    #[allow(dead_code, reason = "the oracle of effects stops it")]
+    pub fn stop_database(&self) {
+        self.own_database().stop();
+    }
+
+    #[allow(dead_code, reason = "the oracle of effects stops it")]
+    pub fn database_goes_on(&self) {
+        self.own_database().go_on();
+    }
+
+    fn own_database(&self) -> &Cluster {
         match &self.kept {
-            Kept::Server(cluster) => cluster.restart(),
-            Kept::Database(_) => panic!("a server for many tests is not restarted by one"),
+            Kept::Server(cluster) => cluster,
+            Kept::Database(_) => panic!("a server for many tests is not restarted or stopped by one"),
         }
     }
 

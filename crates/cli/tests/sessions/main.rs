@@ -443,6 +443,26 @@ fn a_tab_completes_what_exists() {
     assert_eq!(offered(&session, &["repl", "instance", "show", "ins"]), ids("repl instance ls --json", "id"));
     assert_eq!(offered(&session, &["repl", "release", "alc_"]).len(), ids("repl allocation ls -a --json", "id").len());
 
+    // What waits for a person, and the parts of a tree.
+    let plan =
+        "{type: agents, agents: [{name: writer, tasks: [{name: draft, steps: [{name: agree, approval: \"ok?\"}]}]}]}";
+    session.quietly(&format!("echo '{plan}' > plan.yml; repl run --detach --name planned plan.yml"));
+    session.wait_for("planned", "question.asked");
+    let approvals = ids("repl approval ls --json", "id");
+    assert_eq!((approvals.len(), offered(&session, &["repl", "approval", "show", "q"])), (1, approvals));
+    assert_eq!(offered(&session, &["repl", "escalation", "resolve", "q"]), [""; 0], "no ticket is open");
+    let plan = "{type: agents, agents: [{tasks: [{steps: [{name: killed, command: \"kill -9 $$\"}]}]}]}";
+    session.quietly("repl kill long"); // its machine is free
+    session.quietly(&format!("echo '{plan}' > killed.yml; repl run --detach --name killed killed.yml"));
+    session.wait_for("killed", "question.asked");
+    let tickets = ids("repl escalation ls --json", "id");
+    assert_eq!((tickets.len(), offered(&session, &["repl", "escalation", "resolve", "q"])), (1, tickets));
+    assert_eq!(offered(&session, &["repl", "approval", "show", "q"]), ids("repl approval ls --json", "id"));
+    // Of the run that the line names, which is not the last one.
+    for (flag, name) in [("--agent", "writer"), ("--task", "draft"), ("--step", "agree")] {
+        assert_eq!(offered(&session, &["repl", "logs", "planned", flag, ""]), [name], "{flag}");
+    }
+
     // As a shell does it: the script is loaded, the function called, its answer read.
     let line = "eval \"$(repl completion bash)\"; COMP_WORDS=(repl logs tr); COMP_CWORD=2; _repl repl tr logs; echo ${COMPREPLY[@]}";
     let output = session.shell(&format!("exec bash -c '{line}'")).output().unwrap();

@@ -158,7 +158,7 @@ pub(super) fn too_large(message: String) -> ToolFailure {
     failed(ErrorClass::Permanent, Effect::Done, "output_too_large", message)
 }
 
-pub(super) fn schema_problem(output: &Value, schema: Option<&Value>) -> Option<ToolFailure> {
+pub(crate) fn schema_problem(output: &Value, schema: Option<&Value>) -> Option<ToolFailure> {
     let compiled = plan::OutputSchema::compile(schema?);
     let problems = compiled.map_err(|why| vec![why]).and_then(|schema| schema.validate(output)).err()?;
     Some(invalid_output(format!("its output does not match its schema: {}", problems.join("; "))))

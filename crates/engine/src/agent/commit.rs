@@ -162,8 +162,7 @@ impl AtHand {
             match &ended.found {
                 Found::Answer(answer) => {
                     if let Some(kept) = &ended.put_away {
-                        let kept_in = (run_tx.run.id, kept.id);
-                        store::artifact::finalise(run_tx.tx, kept_in, kept.size, &kept.hash)?;
+                        kept.finalise(run_tx.tx)?;
                     }
                     run_tx.note_output(&step, &answer.output)?;
                     if is_child {

@@ -157,8 +157,8 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
     let task = &renderer.plan.tasks[place.task.sequence as usize];
     let parallel = if task.parallel > 1 { task.parallel } else { DEFAULT_PARALLEL_STEPS };
     let mut dialogue = Dialogue::new(input, schema, &renderer.shared, renderer.tool_scope(), context);
-    if renderer.planning.is_some() {
-        dialogue = dialogue.planning(renderer.shared.document.clone());
+    if let Some(planning) = renderer.planning {
+        dialogue = dialogue.planning(planning.limits);
     }
     taken.into_iter().for_each(|(turn, text)| dialogue.heard(&turn, text));
     let mut open = BTreeMap::new();

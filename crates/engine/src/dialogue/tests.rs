@@ -291,12 +291,17 @@ fn a_plan_with_mistakes_is_sent_back_with_them() {
         let message = json!({ "content": plan.to_string(), "tool_calls": [], "json": plan });
         Ended::Answered(json!({ "message": message, "finish_reason": "stop" }))
     };
-    let bad = || answers(json!({ "agents": [{ "tasks": [{ "steps": [{ "name": "x", "command": "rm" }] }] }] }));
-    let good = json!({ "agents": [{ "tasks": [{ "steps": [{ "http": { "url": "https://h.example/" } }] }] }] });
-    for asked_again in 0..=3 {
-        let mut it = dialogue(1, None).planning(Some(document.clone()));
+    let tasks = |step: Value| json!({ "tasks": [{ "steps": [step] }] });
+    let works = || tasks(json!({ "http": { "url": "https://h.example/" } }));
+    let forbidden = json!({ "agents": [tasks(json!({ "name": "x", "command": "rm" }))] });
+    let too_many = json!({ "agents": [works(), works()] });
+    let good = json!({ "agents": [works()] });
+    let table = [(forbidden, "must not use `command`"), (too_many, "more than 9 agents: it may have 1")];
+    for ((bad, why), asked_again) in table.iter().flat_map(|row| (0..=3).map(move |times| (row, times))) {
+        let limits = PlanLimits { document: document.clone(), most: 9, room: 1 };
+        let mut it = dialogue(1, None).planning(Some(limits));
         for turn in 1..=asked_again {
-            it.ended(&format!("t{turn}"), bad());
+            it.ended(&format!("t{turn}"), answers(bad.clone()));
         }
         if asked_again == 3 {
             assert_eq!(code(it.next()), "invalid_output", "the third mistake is the last");
@@ -304,7 +309,7 @@ fn a_plan_with_mistakes_is_sent_back_with_them() {
         }
         let next = wanted(it.next()).remove(0);
         let said = next.input["messages"].as_array().unwrap().last().unwrap().to_string();
-        assert_eq!(said.contains("must not use `command`"), asked_again > 0, "{said}");
+        assert_eq!(said.contains(why), asked_again > 0, "{said}");
         it.ended(&next.name, answers(good.clone()));
         assert_eq!(it.next(), Next::Done(good.clone()));
     }

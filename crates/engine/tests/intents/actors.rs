@@ -46,11 +46,14 @@ fn what_is_asked_of_a_run_is_told_with_who_asked() {
     assert_eq!(of_ci(&bench, run)[before..], ["run.terminating"]);
     bench.settle();
     assert_eq!(of_ci(&bench, run).len(), before + 1, "its end follows by itself");
-    for kind in ["run.paused", "run.resuming"] {
+    for kind in ["run.pausing", "run.resuming"] {
         assert!(of_ci(&bench, run).contains(&kind.to_owned()), "{kind}: {:?}", of_ci(&bench, run));
     }
     now(bench.engine.delete(ci(&bench), run)).unwrap();
-    assert_eq!(of_ci(&bench, run).last().unwrap(), "run.deleted");
+    let org = bench.org;
+    let read = move |tx: &mut store::Tx| store::event::after(tx, org, Some(run), 0, 1000);
+    let last = now(bench.store.read("test.events", read)).unwrap().pop().unwrap();
+    assert_eq!((last.kind.as_str(), last.body["by"].as_str()), ("run.deleted", Some(CI)));
     bench.check();
 }
 

@@ -341,7 +341,7 @@ const DAMAGES: &[Damage] = &[
     // Machines and slots.
     (running, &["DELETE FROM resources"], "nothing untracked", "no manifest owns it"),
     (ended, &["DELETE FROM allocations"], "a machine has a slot", "without a slot"),
-    (running, &["UPDATE jobs SET open = 0"], "one job an instance", "open job None"),
+    (running, &["UPDATE jobs SET open = 0"], "one job an instance", "open jobs []"),
 ];
 
 #[test]

@@ -323,8 +323,8 @@ impl Bench {
             self.under_way.push(Box::pin(async move { engine.work_on(item).await }));
             self.poll_under_way();
         }
-        let acts = matches!(item.kind, WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice);
-        assert!(acts || self.under_way.len() <= before, "only acts wait for anything: {item:?}");
+        let waits = matches!(item.kind, WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice | WorkKind::Scan);
+        assert!(waits || self.under_way.len() <= before, "only acts and scans wait for anything: {item:?}");
     }
 
     /// An orderly end of the process: it claims nothing more, cuts its acts off and gives everything back.

@@ -188,7 +188,7 @@ fn a_provider_that_cannot_end_its_machine_does_not_keep_the_others() {
     bench.advance(31 * MINUTE);
     assert_eq!(machine(&bench, id).status, InstanceStatus::Terminated);
     assert_eq!(machine(&bench, stranded).status, InstanceStatus::Terminating);
-    bench.advance(HOUR);
+    bench.advance(2 * HOUR);
     let [cleanup] = &cleanups(&bench)[..] else { panic!("one is enough") };
     assert_eq!(cleanup.status, WorkflowStatus::Completed, "{cleanup:#?}");
     let branch = cleanup.nodes.iter().find(|node| node.name == "clean-instance-elsewhere").unwrap();
@@ -226,7 +226,7 @@ fn what_has_a_lower_priority_begins_when_the_higher_ones_have_ended() {
     bench.fate(|_, _, _| Fate::Obey);
     bench.advance(20 * MINUTE);
     assert_eq!(statuses(&bench), [Completed, Running, Completed, Running]);
-    bench.advance(HOUR);
+    bench.advance(2 * HOUR);
     assert_eq!(statuses(&bench), [Completed, Failed, Completed, Completed], "the failure of one is its own");
     let last = branches(&bench)[3].1.clone().unwrap();
     let (ended, kept) = (last["ended"].as_i64(), last["kept"].as_i64());

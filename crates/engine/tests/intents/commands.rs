@@ -2,6 +2,7 @@
 //! what becomes of steps when the machine is lost.
 
 use crate::agents::{agent, agents_spec, found, resolve, submit, submit_agents, task, tree};
+use crate::artifacts;
 use crate::bench::{Bench, now, settings};
 use crate::crashes::around_every_write;
 use crate::machines::{Does, ended};
@@ -594,30 +595,26 @@ fn a_crash_at_any_write_repeats_no_command_that_must_not_be() {
     });
 }
 
+/// The command of this step ends well, with an output that its machine uploads before it reports it.
+pub fn ends_with_upload(bench: &mut Bench, run: RunId, name: &str, text: &str) {
+    let (job, step) = (running_job(bench, run), tries(&found(bench, run, name)));
+    let path = format!(".repl/output/{step}.json");
+    let artifact = artifacts::announce(bench, &job, &path, text.len() as i64, artifacts::FILE).unwrap();
+    artifacts::upload(bench, &artifact, text.as_bytes()).unwrap();
+    let mut end = ended(JobReason::DoneByRunner, Some(0), 0, 5);
+    if let What::Ended { output, .. } = &mut end {
+        *output = Some(Output::Artifact { path, size: text.len() as i64 });
+    }
+    bench.command_ends(step, end);
+}
+
 #[test]
 fn a_large_output_is_read_from_where_it_was_uploaded() {
     let mut bench = Bench::new();
     script(&mut bench, |_| Does::Runs);
     let run = submit_agents(&mut bench, vec![one_task(vec![command("a")])]);
     bench.settle();
-    let (job, step) = (running_job(&bench, run), tries(&found(&bench, run, "a")));
-    let text = format!("\"{}\"", "x".repeat(100_000));
-    let announced = engine::artifact::Announcement {
-        job: job.id,
-        epoch: job.epoch,
-        path: format!(".repl/output/{step}.json"),
-        size: text.len() as i64,
-        what: store::artifact::EntryKind::File { mode: 0o644 },
-    };
-    let artifact = now(bench.engine.announce_artifact(job.instance.unwrap(), announced)).unwrap();
-    let mut upload = bench.engine.blobs.begin().unwrap();
-    upload.write(text.as_bytes()).unwrap();
-    now(bench.engine.keep_artifact(&artifact, upload)).unwrap();
-    let mut end = ended(JobReason::DoneByRunner, Some(0), 0, 5);
-    if let What::Ended { output, .. } = &mut end {
-        *output = Some(Output::Artifact { path: artifact.path.clone(), size: text.len() as i64 });
-    }
-    bench.command_ends(step, end);
+    ends_with_upload(&mut bench, run, "a", &format!("\"{}\"", "x".repeat(100_000)));
     assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
     assert_eq!(output(&bench, &found(&bench, run, "a")).as_str().unwrap().len(), 100_000);
 }

@@ -1,6 +1,6 @@
 //! Dialogues with a model in memory: turns and calls are children of their step, and what has ended is never asked for again.
 
-use crate::agents::{agent, agents_spec, check, once, step, submit, task, tree};
+use crate::agents::{agent, agents_spec, check, once, resolve, step, submit, task, tree};
 use crate::bench::Bench;
 use crate::crashes::{UNDISTURBED, around_every_write};
 use adapters::ToolCall;
@@ -8,9 +8,9 @@ use adapters::tool::fake::Fate;
 use engine::run::Plans;
 use model::plan::{Policy, RunPlan, StepPlan, ToolPlan};
 use model::recovery::ErrorClass;
-use model::run::RunStatus;
+use model::run::{RunStatus, Ticket};
 use model::spec::{FailureMode, RunSpec};
-use model::step::{StepStatus, ToolKind};
+use model::step::{StepStatus, StepWait, ToolKind};
 use model::time::{MINUTE, SECOND};
 use model::{Effect, RunId};
 use serde_json::{Value, json};
@@ -84,6 +84,34 @@ fn a_turn_or_call_whose_holder_died_is_begun_again_and_nothing_else_is() {
         assert_eq!(calls, [1, 1, 1, 1, 2], "place {place}");
         let steps = tree(&bench, run).steps;
         assert_eq!(steps.iter().filter(|step| step.status == StepStatus::Completed).count(), 6, "{steps:?}");
+        check(&bench);
+    }
+}
+
+/// A model is told of errors, but no model can say whether a call had its effect: the dialogue stops until a person has.
+#[test]
+fn a_call_that_may_have_happened_and_must_not_be_repeated_stops_its_dialogue() {
+    for (answer, calls_in_all) in [(Ticket::Done, 5), (Ticket::NotDone, 6), (Ticket::Abort, 2)] {
+        let mut bench = Bench::new();
+        let mut lost = false;
+        bench.tool.decide_by(Box::new(move |call, _| match turn(call) {
+            None if !std::mem::replace(&mut lost, true) => Fate::fail(ErrorClass::Transient, Effect::Perhaps),
+            _ => talks(call),
+        }));
+        let (talk, mut shared) = talk();
+        shared.tools.get_mut("look").unwrap().idempotent = false;
+        let agents = vec![agent("one", vec![task("all", vec![talk])])];
+        let run = submit(&mut bench, agents_spec(), Plans { agents, shared, ..Plans::default() });
+        bench.advance(10 * MINUTE);
+        assert_eq!(bench.run(run).status, RunStatus::Paused);
+        let asked = tree(&bench, run).steps.into_iter().filter(|step| step.waits == Some(StepWait::Ticket));
+        assert_eq!(asked.map(|step| step.name).collect::<Vec<_>>(), ["talk/t1/c1"]);
+        assert_eq!(calls(&bench), [1, 1], "one turn and its call: no other turn was asked for");
+        resolve(&mut bench, answer);
+        bench.advance(MINUTE);
+        let end = if answer == Ticket::Abort { RunStatus::Failed } else { RunStatus::Completed };
+        assert_eq!(bench.run(run).status, end, "{answer:?}: {:?}", bench.run(run).last_error);
+        assert_eq!(calls(&bench).iter().sum::<u32>(), calls_in_all, "{answer:?}");
         check(&bench);
     }
 }

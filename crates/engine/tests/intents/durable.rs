@@ -4,10 +4,10 @@
 use crate::bench::{Bench, now, shown, spec};
 use crate::machines::{Plan, ended, fact};
 use engine::durable::{Answered, Asker, Begin, End, Ended, Request, Standing, StepClaim, failure};
-use engine::external::Finish;
+use engine::external::{Finish, FirstRender};
 use engine::lease::Beat;
 use engine::question::{Verdict, Word};
-use engine::run::Action;
+use engine::run::{Action, Submission};
 use model::job::JobReason;
 use model::run::{RunStatus, Ticket};
 use model::spec::{Command, Retry, RetryEvent, RunKind, RunSpec};
@@ -15,6 +15,7 @@ use model::step::{Step, StepStatus, StepWait};
 use model::time::{MINUTE, SECOND};
 use model::{Credits, Failure, OrgId, Refused, RunId, StepId};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 fn once(name: &str) -> Begin {
     let input = json!({ "argv": [name] });
@@ -412,6 +413,32 @@ fn a_repeated_request_is_answered_again_and_begins_nothing() {
     let Answered::Before(again) = ask(&bench, &step("s")) else { panic!("begun twice") };
     assert_eq!(again.body, b"go");
     audited(&bench);
+}
+
+#[test]
+fn a_first_step_that_cannot_be_paid_ends_the_run_that_was_made_with_it() {
+    for (max_cost, state, status) in [(1, "go", RunStatus::Running), (1_000_000_000, "budget", RunStatus::Failed)] {
+        let mut bench = Bench::new();
+        let spec = RunSpec { kind: RunKind::External, command: Command::Argv(vec![]), ..spec() };
+        let (org, plans) = (bench.org, Default::default());
+        let submission = Submission { org, by: None, name: None, spec, plans, start: true };
+        let first = Begin { max_cost: Credits::whole(max_cost), ..once("buy") };
+        let render: FirstRender = Arc::new(|snapshot, standing| {
+            let state = match standing {
+                Standing::Go { fence: 1, .. } => "go".to_owned(),
+                Standing::Failed { error, .. } => error.code.clone(),
+                other => panic!("{other:?}"),
+            };
+            format!("{} {state}", snapshot.run.id).into_bytes()
+        });
+        let made = now(bench.engine.submit_with_step(submission, first, None, render)).unwrap();
+        let said = String::from_utf8(made.body).unwrap();
+        let (run, said) = said.split_once(' ').unwrap();
+        bench.settle();
+        let run: RunId = run.parse().unwrap();
+        assert_eq!((said, bench.run(run).status), (state, status), "{:?}", bench.run(run).last_error);
+        audited(&bench);
+    }
 }
 
 #[test]

@@ -2,11 +2,14 @@
 
 use crate::agents::{agent, check, found, once, step, submit_agents, task};
 use crate::bench::{Bench, now};
+use crate::commands::ends_with_upload;
 use crate::crashes::around_every_write;
+use crate::machines::Does;
+use crate::offers::{done, end, external, offered, take};
 use adapters::tool::fake::Fate;
-use model::plan::StepPlan;
+use model::plan::{AgentPlan, MachinePlan, StepPlan};
 use model::run::RunStatus;
-use model::step::StepStatus;
+use model::step::{StepStatus, ToolKind};
 use model::time::MINUTE;
 use model::{ArtifactId, RunId};
 use serde_json::{Value, json};
@@ -69,6 +72,70 @@ fn an_output_is_compared_with_its_schema_before_it_is_put_away_and_has_a_limit()
         assert_eq!((page.status, page.last_error.unwrap().code.as_str()), (StepStatus::Failed, code));
         check(&bench);
     }
+}
+
+/// What a command or a program on a machine answers: uploaded whole, compared with its schema, and named by what follows.
+#[test]
+fn an_output_of_a_machine_that_is_too_large_for_its_row_stays_its_artifact() {
+    let list = json!({ "type": "array" });
+    let text = json!(vec!["y".repeat(1 << 10); 300]).to_string();
+    for (tool, schema, fits) in [
+        (ToolKind::Command, None, true),
+        (ToolKind::Exec, Some(list.clone()), true),
+        (ToolKind::Command, Some(json!({ "type": "string" })), false),
+        (ToolKind::Mcp, None, false),
+    ] {
+        let mut bench = Bench::new();
+        bench.runners.script = Some(Box::new(|_| Does::Runs));
+        let input = match tool {
+            ToolKind::Mcp => json!({ "argv": ["./server"], "tool": "t", "arguments": {} }),
+            _ => json!({ "argv": ["./big"] }),
+        };
+        let big = StepPlan { input, output: schema, max_tries: 1, ..StepPlan::new("big", tool) };
+        let after = json!({ "of": "after", "bytes": "${{ steps.big.output.bytes }}" });
+        let steps = vec![big, StepPlan { input: after, ..step("after") }];
+        let one = AgentPlan { machine: Some(MachinePlan::default()), ..agent("one", vec![task("all", steps)]) };
+        let run = submit_agents(&mut bench, vec![one]);
+        bench.settle();
+        ends_with_upload(&mut bench, run, "big", &text);
+        bench.advance(MINUTE);
+        let (big, end) = (found(&bench, run, "big"), bench.run(run));
+        if fits {
+            assert_eq!(end.status, RunStatus::Completed, "{:?}", end.last_error);
+            let reference = output(&bench, run, "big");
+            assert_eq!(bytes(&bench, run, &reference), text.as_bytes());
+            assert_eq!(output(&bench, run, "after"), json!({ "of": "after", "bytes": text.len() }));
+        } else {
+            assert_eq!((big.status, big.last_error.unwrap().code.as_str()), (StepStatus::Failed, "invalid_output"));
+        }
+        check(&bench);
+    }
+}
+
+/// What a program reports of a step that it has taken; again, if its answer was lost.
+#[test]
+fn an_output_of_a_program_that_is_too_large_for_its_row_is_an_artifact_of_the_run() {
+    let body = json!(vec!["y".repeat(1 << 10); 300]);
+    for (schema, status) in [(None, StepStatus::Completed), (Some(json!({ "type": "string" })), StepStatus::Failed)] {
+        let after = json!({ "of": "after", "bytes": "${{ steps.a.output.bytes }}" });
+        let big = StepPlan { output: schema, max_tries: 1, ..external("a") };
+        let (mut bench, run) = offered(vec![big, StepPlan { input: after, ..step("after") }]);
+        let taken = take(&bench);
+        let ends: Vec<_> = (0..2).map(|_| end(&mut bench, &taken, done(body.clone())).unwrap()).collect();
+        assert_eq!(found(&bench, run, "a").status, status);
+        if status == StepStatus::Failed {
+            continue;
+        }
+        assert_eq!(ends[0], ends[1]);
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
+        assert_eq!(bytes(&bench, run, &output(&bench, run, "a")), body.to_string().into_bytes());
+        assert_eq!(output(&bench, run, "after"), json!({ "of": "after", "bytes": body.to_string().len() }));
+        check(&bench);
+    }
+    let (mut bench, _) = offered(vec![external("a")]);
+    let taken = take(&bench);
+    let refused = end(&mut bench, &taken, done(json!("x".repeat(9 << 20)))).unwrap_err();
+    assert!(refused.to_string().contains("8 MiB"), "{refused}");
 }
 
 #[test]

@@ -215,9 +215,13 @@ fn a_run_is_planned_again_as_often_as_it_may_be() {
 /// All plan versions together: planners count as agents.
 #[test]
 fn plans_make_three_times_as_many_agents_as_may_run_at_once_and_no_more() {
-    // Three, a planner, three, a planner and one are nine of nine.
-    let table: [(&'static [&'static str], RunStatus); 2] =
-        [(&["bad bad bad", "good"], RunStatus::Completed), (&["bad bad bad", "good good"], RunStatus::Failed)];
+    // Three, a planner, three, a planner and one are nine of nine. A plan that is too large is sent back twice.
+    const TOO_LARGE: &str = "good good";
+    let table: [(&'static [&'static str], RunStatus); 3] = [
+        (&["bad bad bad", "good"], RunStatus::Completed),
+        (&["bad bad bad", TOO_LARGE, TOO_LARGE, "good"], RunStatus::Completed),
+        (&["bad bad bad", TOO_LARGE, TOO_LARGE, TOO_LARGE, "good"], RunStatus::Failed),
+    ];
     for (answers, end) in table {
         let mut bench = Bench::new();
         let rules = PlanRules { replans: 2, max_agents: 3, ..PlanRules::default() };
@@ -233,8 +237,21 @@ fn plans_make_three_times_as_many_agents_as_may_run_at_once_and_no_more() {
                 found.last_error
             );
         }
+        assert_eq!(bench.tool.seen().values().filter(|seen| seen.calls == 3).count(), usize::from(answers.len() > 2));
         check(&bench);
     }
+}
+
+/// One agent, a planner and one agent are three of three: another planner could not plan even one.
+#[test]
+fn a_planner_for_whose_plan_there_is_no_room_is_not_asked() {
+    let mut bench = Bench::new();
+    let rules = PlanRules { replans: 2, max_agents: 1, ..PlanRules::default() };
+    let run = planned(&mut bench, (FailureMode::FailFast, vec![bad("one")]), rules, &["bad"]);
+    let found = bench.run(run);
+    assert_eq!((found.status, found.plan_version, planners(&bench, run)), (RunStatus::Failed, 2, 1));
+    assert_eq!(found.termination.unwrap().reason, RunReason::AgentFailed, "the plan's failure is the run's");
+    check(&bench);
 }
 
 /// Three agents of five are well, so only the number of failed tasks is a reason.

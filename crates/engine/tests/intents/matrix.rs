@@ -340,7 +340,7 @@ fn cleanup_cannot_end_it(bench: &mut Bench) -> RunId {
 
 fn cleanup_waits_in_vain(bench: &mut Bench) -> RunId {
     let run = forgotten(bench, spec());
-    fails_until(bench, Call::Terminate, HOUR + 10 * MINUTE);
+    fails_until(bench, Call::Terminate, 2 * HOUR + 10 * MINUTE);
     bench.advance(5 * MINUTE);
     run
 }

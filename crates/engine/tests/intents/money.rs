@@ -227,6 +227,26 @@ fn credits_that_come_in_time_let_the_run_go_on() {
     bench.check();
 }
 
+/// Time of machines uses up a budget as calls of models do.
+#[test]
+fn four_fifths_of_a_budget_are_told_once_whatever_they_were_spent_on() {
+    let mut bench = Bench::new();
+    let retry = Some(Retry { max_attempts: 2, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None });
+    let run = bench.running(RunSpec { budget: Some(Credits(10 * 60 * SECOND_COSTS)), retry, ..spec() });
+    let told = |bench: &Bench| bench.events(run).iter().filter(|kind| *kind == "run.budget_warning").count();
+    bench.advance(4 * MINUTE);
+    bench.exits(run, 1);
+    bench.settle();
+    bench.advance(3 * MINUTE + 30 * SECOND);
+    assert_eq!((bench.run(run).attempt, told(&bench)), (2, 0), "seven of ten minutes, in two attempts");
+    bench.advance(MINUTE);
+    assert_eq!(told(&bench), 1);
+    bench.exits(run, 0);
+    bench.expect_end(run, RunStatus::Completed, None);
+    assert_eq!(told(&bench), 1, "once");
+    bench.check();
+}
+
 /// Its deadline ends it, not its money: there is nothing to warn of.
 #[test]
 fn a_run_whose_whole_time_is_paid_is_not_warned() {

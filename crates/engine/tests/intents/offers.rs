@@ -21,7 +21,7 @@ use std::sync::Arc;
 use store::Moment;
 
 /// One that must not be repeated.
-fn external(name: &str) -> StepPlan {
+pub fn external(name: &str) -> StepPlan {
     let input = json!({ "tool": "crm", "input": { "of": name } });
     StepPlan { input, timeout_ms: 30 * SECOND, ..StepPlan::new(name, ToolKind::External) }
 }
@@ -30,7 +30,7 @@ fn repeatable(name: &str) -> StepPlan {
     StepPlan { idempotent: true, ..external(name) }
 }
 
-fn offered(steps: Vec<StepPlan>) -> (Bench, RunId) {
+pub fn offered(steps: Vec<StepPlan>) -> (Bench, RunId) {
     let mut bench = Bench::new();
     let run = submit_agents(&mut bench, vec![agent("one", vec![task("all", steps)])]);
     bench.settle();
@@ -51,11 +51,11 @@ fn poll(bench: &Bench) -> Option<Taken> {
     poll_as(bench, bench.org, &["other", "crm"], MINUTE).unwrap()
 }
 
-fn take(bench: &Bench) -> Taken {
+pub fn take(bench: &Bench) -> Taken {
     poll(bench).expect("a step is offered")
 }
 
-fn end(bench: &mut Bench, taken: &Taken, end: End) -> Result<Standing, Failure> {
+pub fn end(bench: &mut Bench, taken: &Taken, end: End) -> Result<Standing, Failure> {
     let request = Request::plain(Asker::Org(bench.org), taken.run);
     let ended = now(bench.engine.end_step(request, (taken.step, taken.fence), end, None))?;
     bench.settle();
@@ -63,7 +63,7 @@ fn end(bench: &mut Bench, taken: &Taken, end: End) -> Result<Standing, Failure> 
     Ok(ended.standing)
 }
 
-fn done(output: Value) -> End {
+pub fn done(output: Value) -> End {
     End::Completed { output, cost: Credits::ZERO }
 }
 

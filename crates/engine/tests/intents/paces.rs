@@ -7,7 +7,7 @@ use adapters::tool::fake::Fate;
 use model::plan::{StepPlan, TaskPlan};
 use model::recovery::{ErrorClass, EscalationLimits};
 use model::run::RunStatus;
-use model::step::StepStatus;
+use model::step::{StepStatus, ToolKind};
 use model::time::{MINUTE, SECOND};
 use model::{Effect, RunId};
 use serde_json::json;
@@ -29,6 +29,12 @@ fn refuses(bench: &Bench, refused: u32) {
     }));
 }
 
+/// A call of an MCP server's tool by a worker.
+fn mcp_at(name: &str, host: &str) -> StepPlan {
+    let input = json!({ "of": name, "url": format!("https://{host}/mcp"), "tool": "find", "arguments": {} });
+    StepPlan { input, idempotent: true, ..StepPlan::new(name, ToolKind::Mcp) }
+}
+
 fn one(bench: &mut Bench, step: StepPlan) -> RunId {
     submit_agents(bench, vec![agent("one", vec![task("all", vec![step])])])
 }
@@ -41,6 +47,12 @@ fn failures(bench: &Bench, run: RunId) -> i64 {
 
 #[test]
 fn an_endpoint_that_asks_for_a_pause_is_left_alone_by_all_runs_of_the_org() {
+    for of in [at, mcp_at] {
+        a_pause_holds_for(of);
+    }
+}
+
+fn a_pause_holds_for(at: fn(&str, &str) -> StepPlan) {
     let mut bench = Bench::new();
     refuses(&bench, 1);
     let first = one(&mut bench, at("first", "busy.example"));

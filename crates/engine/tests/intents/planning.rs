@@ -1,22 +1,27 @@
 //! Planners that are programs: a plan with mistakes is sent back with what is wrong, twice, as a model's is.
 
-use crate::agents::{agent, agents_spec, check, found, step, submit, task};
+use crate::agents::{agent, agents_spec, check, found, step, submit, task, tree};
 use crate::bench::Bench;
 use crate::machines::Does;
 use adapters::tool::fake::Fate;
 use engine::run::Plans;
-use model::RunId;
 use model::plan::{AgentPlan, MachinePlan, RunPlan, StepPlan};
+use model::recovery::ErrorClass;
 use model::run::{RunReason, RunStatus};
 use model::spec::{PlanRules, RunSpec};
 use model::step::{StepStatus, ToolKind};
 use model::time::MINUTE;
+use model::{Effect, RunId};
 use serde_json::{Value, json};
 use std::sync::{Arc, Mutex};
 
 /// A run with a goal, and this agent to plan for it.
 fn begin(bench: &mut Bench, planner: AgentPlan) -> RunId {
-    let spec = RunSpec { plan: PlanRules { goal: true, ..PlanRules::default() }, ..agents_spec() };
+    begin_by(bench, planner, PlanRules { goal: true, ..PlanRules::default() })
+}
+
+fn begin_by(bench: &mut Bench, planner: AgentPlan, rules: PlanRules) -> RunId {
+    let spec = RunSpec { plan: rules, ..agents_spec() };
     let document =
         json!({ "type": "agents", "goal": "anything", "planner": { "exec": ["./plan"], "allow": ["http"] } });
     let shared = RunPlan { goal: Some("anything".into()), document: Some(document), ..RunPlan::default() };
@@ -129,5 +134,57 @@ fn a_planner_that_is_asked_again_by_another_worker_is_told_the_same() {
     assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
     let told = told.lock().unwrap().clone();
     assert!(told[1].is_string() && told[2..] == told[1..2], "{told:?}");
+    check(&bench);
+}
+
+/// What an earlier plan did under the same names answers from its record, so the planner is told what that is: the plan as it was written,
+/// how each agent ended, and the first fifty steps that have finished.
+#[test]
+fn a_planner_that_plans_again_is_told_what_was_planned_and_what_has_finished() {
+    let get = |name: &str, host: &str| {
+        let url = format!("https://{host}.example/{name}");
+        json!({ "name": name, "http": { "url": url } })
+    };
+    let plan_of =
+        |steps: Vec<Value>| json!({ "agents": [{ "name": "one", "tasks": [{ "name": "all", "steps": steps }] }] });
+    let first: Vec<Value> = (0..60).map(|n| get(&format!("s{n}"), "works")).chain([get("last", "bad")]).collect();
+    let first = plan_of(first);
+    let second = plan_of(vec![get("s0", "works"), get("s1", "elsewhere"), get("new", "works")]);
+    let mut bench = Bench::new();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (notes, mut answers) = (told.clone(), vec![first.clone(), second].into_iter());
+    bench.tool.decide_by(Box::new(move |call, _| match call.input["url"].as_str() {
+        None => {
+            notes.lock().unwrap().push(call.input["input"].clone());
+            Fate::answer(answers.next().unwrap())
+        }
+        Some(url) if url.starts_with("https://bad.") => Fate::fail(ErrorClass::Permanent, Effect::Done),
+        Some(_) => Fate::answer(json!({})),
+    }));
+    let rules = PlanRules { goal: true, replans: 1, ..PlanRules::default() };
+    let run = begin_by(&mut bench, agent("planner", vec![task("plan", vec![step("plan")])]), rules);
+    bench.advance(MINUTE);
+    assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
+    let told = told.lock().unwrap().clone();
+    assert_eq!((told.len(), &told[0]["goal"], &told[0]["previous"]), (2, &json!("anything"), &Value::Null));
+    let (goal, previous) = (&told[1]["goal"], &told[1]["previous"]);
+    assert_eq!((goal, &previous["plan"]), (&json!("anything"), &first));
+    let agents = previous["agents"].as_array().unwrap();
+    assert_eq!(agents.len(), 1, "the planner is none of them: {agents:?}");
+    let one = &agents[0];
+    assert_eq!(
+        (&one["name"], &one["status"], &one["error"]["code"]),
+        (&json!("one"), &json!("failed"), &json!("scripted"))
+    );
+    let finished: Vec<String> = (0..50).map(|n| format!("all/s{n}")).collect();
+    assert_eq!(one["finished"], json!(finished), "sixty have finished");
+    let tree = tree(&bench, run);
+    let newest = tree.agents.iter().max_by_key(|agent| agent.plan_version).unwrap().id;
+    let of_second = |name: &str| tree.steps.iter().find(|step| step.agent == newest && step.name == name).unwrap();
+    for (name, replayed) in [("s0", true), ("s1", false), ("new", false)] {
+        let step = of_second(name);
+        assert_eq!((step.status, step.replayed), (StepStatus::Completed, replayed), "{name}");
+        assert_eq!(bench.tool.seen_of(step.key.as_ref().unwrap()).calls, 1, "{name}");
+    }
     check(&bench);
 }

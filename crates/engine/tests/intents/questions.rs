@@ -7,13 +7,13 @@ use adapters::FakeTool;
 use adapters::tool::fake::Fate;
 use engine::question::{Verdict, Which, Word};
 use engine::run::{Action, Plans};
-use model::plan::{Policy, StepPlan, TaskPlan};
+use model::plan::{AgentPlan, Policy, StepPlan, TaskPlan};
 use model::question::{Question, QuestionStatus, Severity};
 use model::recovery::{Decided, ErrorClass, OnExhausted, Rule};
 use model::run::{RunStatus, Ticket};
 use model::spec::{FailureMode, PlanRules, RunSpec};
 use model::step::{StepStatus, StepWait, ToolKind};
-use model::time::{DAY, MINUTE, SECOND};
+use model::time::{DAY, HOUR, MINUTE, SECOND};
 use model::{Effect, Failure, Refused};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -45,6 +45,27 @@ pub fn answer_first(bench: &mut Bench, yes: bool) {
     let first = questions(bench, StepWait::Approval, true).into_iter().min_by_key(|question| question.id).unwrap();
     say(bench, &first, if yes { approve() } else { Verdict::Reject }).unwrap();
     bench.settle();
+}
+
+/// A time-out counts the time in which an agent works. Nothing of this one does while its only step waits.
+#[test]
+fn waiting_for_a_time_or_for_a_person_uses_up_no_time_out() {
+    let timer = StepPlan { input: json!({ "for": "2h" }), ..StepPlan::new("rest", ToolKind::Wait) };
+    for (waits, kind) in [(timer, None), (asked("rest"), Some(StepWait::Approval))] {
+        let mut bench = Bench::new();
+        let all = TaskPlan { timeout_ms: HOUR, ..task("all", vec![waits, step("after")]) };
+        let one = AgentPlan { timeout_ms: HOUR + MINUTE, ..agent("one", vec![all]) };
+        let run = submit_agents(&mut bench, vec![one]);
+        bench.advance(2 * HOUR - MINUTE);
+        assert_eq!(found(&bench, run, "rest").status, StepStatus::Waiting, "{kind:?}");
+        if let Some(kind) = kind {
+            let question = only(&bench, kind);
+            say(&mut bench, &question, approve()).unwrap();
+        }
+        bench.advance(2 * MINUTE);
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{kind:?}: {:?}", bench.run(run).last_error);
+        check(&bench);
+    }
 }
 
 fn approve() -> Verdict {

@@ -4,6 +4,7 @@ use super::end::{is_current, is_to_stop, settle_agent, settle_step, settle_task}
 use super::{Ending, Pick, Rows, step_event};
 use crate::agent::{Agent, AgentKind, AgentStatus};
 use crate::attempt::Attempt;
+use crate::plan::AGENTS_IN_ALL;
 use crate::recovery::{
     self, Case, Decided, Decision, ErrorClass, Errors, Judged, Level, RETRY_BUDGET, Rule, StepFailure,
 };
@@ -476,9 +477,12 @@ pub(super) fn base(run: &Run, attempt: &Attempt, affordable: bool) -> Case {
     }
 }
 
+/// A planner for whose plan there is no room, not even of one agent, is not asked.
 fn may_replan(run: &Run) -> bool {
-    let made = run.plan_version - 1 - i64::from(run.spec.plan.goal);
-    made < run.spec.plan.replans && run.termination.is_none() && !run.replanning
+    let rules = &run.spec.plan;
+    let made = run.plan_version - 1 - i64::from(rules.goal);
+    let has_room = run.agent_count + 2 <= AGENTS_IN_ALL * rules.max_agents;
+    made < rules.replans && has_room && run.termination.is_none() && !run.replanning
 }
 
 /// More than half of the agents, this one included, or more than ten tasks of this plan version.

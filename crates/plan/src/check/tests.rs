@@ -82,6 +82,15 @@ fn a_file_that_uses_every_field_is_accepted_and_compiled() {
 }
 
 #[test]
+fn each_level_has_a_time_out_of_its_own() {
+    let document = with_steps(json!([{ "http": { "url": "https://h.example/" } }, { "llm": { "prompt": "p" } }]));
+    let plan = compile(&check(&document).unwrap().document);
+    let (agent, task) = (&plan.agents[0], &plan.agents[0].tasks[0]);
+    let steps: Vec<i64> = task.steps.iter().map(|step| step.timeout_ms).collect();
+    assert_eq!((agent.timeout_ms, task.timeout_ms, steps), (6 * HOUR, HOUR, vec![30 * SECOND, HOUR]));
+}
+
+#[test]
 fn time_outs_and_idempotency_follow_from_the_tool() {
     let task = 1_000 * SECOND;
     let of = |tool: Value| {

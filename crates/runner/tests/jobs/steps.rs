@@ -350,13 +350,13 @@ async fn a_large_output_travels_as_an_artifact_and_a_larger_one_not_at_all() {
     let of = |bytes: usize| {
         format!(r#"{{ echo '"'; head -c {bytes} /dev/zero | tr '\0' x; echo '"'; }} | tr -d '\n' > "$REPL_OUTPUT""#)
     };
-    host.ask(host.open_job(vec![step(ONE, &of(100_000)), step(TWO, &of(300_000))]));
+    host.ask(host.open_job(vec![step(ONE, &of(100_000)), step(TWO, &of(9_000_000))]));
     assert_eq!(host.step_ends(ONE).await, (Some(0), None));
     let path = ".repl/output/stp_1.1.json".to_owned();
     assert_eq!(output(&host, ONE).0, Some(Output::Artifact { path: path.clone(), size: 100_002 }));
     assert_eq!(host.control.see(|state| state.artifacts[&(JOB, path)].len()), 100_002);
     assert_eq!(host.step_ends(TWO).await, (Some(0), Some(EndCause::InvalidOutput)));
-    assert!(output(&host, TWO).2.unwrap().ends_with("it is larger than 256 KiB"));
+    assert!(output(&host, TWO).2.unwrap().ends_with("it is larger than 8 MiB"));
 }
 
 #[tokio::test]
@@ -447,8 +447,8 @@ async fn an_answer_of_a_gigabyte_is_refused() {
         assert!(peak < 64 << 20, "the {who} took {} MiB", peak >> 20);
     }
     let kept = host.folder(JOB, ONE).join("io/output").metadata().unwrap().len();
-    assert!(kept < 1 << 20, "{kept} bytes of it are on the disk");
+    assert!(kept < 9 << 20, "{kept} bytes of it are on the disk");
     std::fs::write(host.workdir().join("go"), "\n").unwrap();
     assert_eq!(host.step_ends(ONE).await, (Some(0), Some(EndCause::InvalidOutput)));
-    assert!(output(&host, ONE).2.unwrap().ends_with("it is larger than 256 KiB"));
+    assert!(output(&host, ONE).2.unwrap().ends_with("it is larger than 8 MiB"));
 }

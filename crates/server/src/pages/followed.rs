@@ -67,7 +67,7 @@ async fn a_step_is_followed_to_its_decision() {
     let asked = world.ask("get", &path, Some(&world.admin), &[], "").await.body;
     let region = format!("/ui/runs/{}/steps/{}", asked["run"].as_str().unwrap(), asked["step"].as_str().unwrap());
     let mut open = Open::at(&world, &region).await;
-    assert!(open.now().await.contains(r#"data-s="waiting""#));
+    assert!(open.now().await.contains(r#"data-s="running""#), "{}", open.now().await);
     let body = json!({ "action": "skip" }).to_string();
     let done = world.ask("post", &format!("{path}/resolve"), Some(&world.admin), &[], &body).await;
     assert_eq!(done.status, StatusCode::OK, "{}", done.body);

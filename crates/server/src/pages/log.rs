@@ -150,11 +150,9 @@ pub(crate) async fn page(state: &Shared, viewer: Viewer, run: &RunView, query: &
     };
     // The address of a live region names the job, because hints about bytes are about one log.
     let src = format!("/ui/runs/{}/log{named}", run.id);
-    // The end of a log that failed is asked for by name: without it, the region opens at the failure.
-    let end = if named.is_empty() { "?from=end" } else { "&from=end" };
-    let src = if wanted.from.is_some() { src + end } else { src };
     let ends = wanted.from.is_none() || wanted.from.as_deref() == Some("end");
-    let failed = of.as_ref().map_or(run.status == "failed", |of| of.failed) && wanted.from.is_none();
+    // A live region would open at the first failure, also where the end is asked for; and nothing more is written here.
+    let failed = of.as_ref().map_or(run.status == "failed", |of| of.failed);
     let window = if ends && !failed {
         region::live(state, viewer, &src).await?
     } else {
@@ -164,7 +162,7 @@ pub(crate) async fn page(state: &Shared, viewer: Viewer, run: &RunView, query: &
         form.filters method="get" action=(format!("/runs/{}/log", run.id)) role="search" {
             @if let Some(job) = &wanted.job { input type="hidden" name="job" value=(job); }
             @if let Some(step) = &wanted.step { input type="hidden" name="step" value=(step); }
-            label { span { "Find in the log" } input type="search" id="search" name="q" value=(wanted.q.as_deref().unwrap_or_default()) spellcheck="false"; }
+            label { span { "Find in the log" } input type="search" id="search" name="q" value=(parts::visible(wanted.q.as_deref().unwrap_or_default())) spellcheck="false"; }
             label.tick { input type="checkbox" name="re" value="1" checked[wanted.re.is_some()]; " expression" }
             button type="submit" { "Find" }
             a href=(format!("/runs/{}/log/raw{named}", run.id)) download { "Download" }

@@ -103,17 +103,9 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Query(li
         let mut definition = shown.definition;
         // Two open runs have not the same name.
         definition.as_object_mut().map(|fields| fields.remove("name"));
-        let text = runfile::written(&definition);
-        draft.file = if parts::visible(&text) == text { text } else { escaped(&definition) };
+        draft.file = runfile::written(&definition);
     }
     Ok(shown(&state, &visitor, &draft, said.as_ref()).await)
-}
-
-/// As JSON, which is YAML too, with escapes for characters that would change how the form reads: what is sent back is what was submitted.
-fn escaped(definition: &serde_json::Value) -> String {
-    let text = serde_json::to_string_pretty(definition).unwrap_or_default();
-    let plain = |c: char| c == '\n' || parts::visible(c.encode_utf8(&mut [0; 4])) == c.to_string();
-    text.chars().map(|c| if plain(c) { c.to_string() } else { format!("\\u{:04x}", c as u32) }).collect()
 }
 
 /// A run file holds no bytes: what this run was given besides must be sent again from where it is.

@@ -93,8 +93,13 @@ fn table(title: &str, all: &[&OrphanView], decides: Option<&str>) -> Markup {
     }
 }
 
+/// The name of a field of the form: a provider chose the id, which may hold any letters.
+fn field_of(name: &str, id: &str) -> String {
+    format!("{name}-{}", percent_encoding::utf8_percent_encode(id, percent_encoding::CONTROLS))
+}
+
 fn decide(it: &OrphanView, seen: &str) -> Markup {
-    let field = |name: &str| format!("{name}-{}", it.provider_id);
+    let field = |name: &str| field_of(name, &it.provider_id);
     let to = |action: &str| {
         let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
         format!("/orphans/{action}?seen={seen}&id={}&provider={}", encode(&it.provider_id), encode(&it.provider))
@@ -129,7 +134,7 @@ async fn to_orphan(sent: &Sent, action: &str) -> HandlerResult {
         return orphan::scan(shared, sent.writer(action)?, asked).await;
     }
     let admin = Admin(sent.may(Scope::Admin, action)?);
-    let field = |name: &str| sent.field(&format!("{name}-{id}"));
+    let field = |name: &str| sent.field(&field_of(name, &id));
     let version = |said: &str| format!("{} {said}", sent.button.seen);
     match action {
         "keep" => {

@@ -97,7 +97,7 @@ fn filters(wanted: &Wanted) -> Markup {
                 }
             }
             label { span { "Name or command" }
-                input type="search" name="q" id="search" value=(wanted.q().unwrap_or_default()) maxlength="200" spellcheck="false";
+                input type="search" name="q" id="search" value=(parts::visible(wanted.q().unwrap_or_default())) maxlength="200" spellcheck="false";
             }
             button type="submit" { "Filter" }
         }

@@ -155,8 +155,10 @@ CREATE TABLE runs (
 CREATE INDEX runs_by_name ON runs (org_id, name, id) WHERE deleted_at IS NULL;
 -- No two open runs of an org have the same name.
 CREATE UNIQUE INDEX runs_open_name ON runs (org_id, name) WHERE open = 1;
--- A page of runs, newest first, all or with one status. By time and not by id: each process takes ids from a block of its own.
+-- A page of runs, newest first. By time and not by id: each process takes ids from a block of its own.
 CREATE INDEX runs_newest ON runs (org_id, created_at, id) WHERE deleted_at IS NULL;
+-- The same of runs with one status, however few of an org's runs have it.
+CREATE INDEX runs_newest_of ON runs (org_id, status, created_at, id) WHERE deleted_at IS NULL;
 -- The same of open runs; and the count of open runs.
 CREATE INDEX runs_newest_open ON runs (org_id, created_at, id) WHERE open = 1;
 
@@ -210,6 +212,8 @@ CREATE TABLE agents (
     doc      TEXT   NOT NULL
 );
 -- Those of an attempt in a state, in order; and all of an attempt.
+-- Pages of agents.
+CREATE INDEX agents_made ON agents (run_id, attempt, id);
 CREATE INDEX agents_by_state ON agents (run_id, attempt, state, sequence);
 CREATE INDEX agents_cut ON agents (run_id, attempt) WHERE cut = 1;
 

@@ -121,16 +121,18 @@ impl Postgres {
         self.folder.path()
     }
 
+    /// On a thread of its own: the caller may be a task of a runtime, in which no other one can be driven.
     fn tell(&self, database: &str, words: &str) -> Result<(), tokio_postgres::Error> {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
+        let told = async || {
             let (client, connection) = tokio_postgres::connect(&self.url(database), tokio_postgres::NoTls).await?;
             let driver = tokio::spawn(connection);
             let told = client.batch_execute(words).await;
             drop(client);
             driver.await.expect("the connection's task ends")?;
             told
-        })
+        };
+        let drive = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(told());
+        std::thread::scope(|scope| scope.spawn(drive).join().unwrap())
     }
 }
 

@@ -1,5 +1,6 @@
 //! A run as it is submitted, planned, acted on, shown and explained.
 
+use super::{BeginStep, StepAnswer};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -59,6 +60,10 @@ pub struct Submit {
     pub cache: Option<CacheBody>,
     /// `finish` or `stop`.
     pub on_lost_control: Option<String>,
+    /// Of `type: external`: the first step, as `POST /runs/{id}/steps` takes it. It begins in the commit that makes the run; the answer's
+    /// `step` says what became of it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub step: Option<BeginStep>,
     /// Start at once (the usual way); otherwise the run rests in `created`.
     pub start: bool,
     /// Only check, place and price: nothing is written, answer 200 with a [`DryRun`].
@@ -366,6 +371,9 @@ pub struct RunView {
     pub output: Option<serde_json::Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_error: Option<String>,
+    /// Of a submission with a `step`: what became of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step: Option<StepAnswer>,
     /// Changes whenever something about the run does.
     #[serde(default)]
     pub version: i64,

@@ -64,7 +64,7 @@ pub struct StepAnswer {
 #[serde(deny_unknown_fields)]
 pub struct CompleteStep {
     pub fence: i64,
-    /// At most 256 KiB.
+    /// At most 256 KiB; of a step that was taken by a poll 8 MiB, which become an artifact of the run.
     #[serde(default)]
     pub output: Value,
     /// Decimal credits that it has cost, at most its `max_cost`.
