@@ -144,6 +144,8 @@ fn print(it: &InstanceView) -> u8 {
         ("ready", it.ready_at.map(show::clock)),
         ("last seen", it.last_seen_at.map(show::ago)),
         ("idle since", it.idle_since.map(show::ago)),
+        ("busy since", it.busy_since.map(show::ago)),
+        ("cost so far", Some(format!("{} credits", it.credits_so_far))),
         ("held", it.held_until.map(show::until)),
         ("terminated", it.terminated_at.map(show::clock)),
     ]);

@@ -49,7 +49,7 @@ impl Engine {
                 let announced = Announced { org: run.org, run: run.id, attempt: job.attempt, path, size: *size, what };
                 let artifact = store::artifact::announce(tx, &announced)?;
                 if !matches!(what, EntryKind::File { .. }) {
-                    store::artifact::finalise(tx, artifact.id, 0, "")?;
+                    store::artifact::finalise(tx, (run.id, artifact.id), 0, "")?;
                 }
                 Ok(artifact)
             })
@@ -64,7 +64,7 @@ impl Engine {
             return Err(Refused::invalid("size", why).into());
         }
         upload.keep_async(name.clone()).await?;
-        let (id, hash) = (artifact.id, stored.hash.to_string());
+        let (id, hash) = ((artifact.run, artifact.id), stored.hash.to_string());
         let is_final = self
             .store
             .write(Lane::Normal, "artifact.keep", move |tx| store::artifact::finalise(tx, id, stored.size, &hash))

@@ -26,6 +26,8 @@ pub struct Origin {
     pub record: Exec,
     /// Each input of the call by its name, as JSON for people.
     pub inputs: Vec<(String, Json)>,
+    /// Of inputs that are results themselves, by the input's name: the newest exec of the call, or the dag that it is the root of.
+    pub made_by: Vec<(String, Id)>,
     pub value: Json,
     /// The attempts of the run that executed it, while its row is there.
     pub attempts: Vec<Attempt>,
@@ -145,7 +147,7 @@ fn of_result(tx: &mut Tx, org: OrgId, id: Id) -> Result<Option<ExecRow>, Failure
 fn origin(tx: &mut Tx, org: OrgId, exec: ExecRow) -> Result<Origin, Failure> {
     let mut objects = Objects { tx, org };
     let read = read_origin(&mut objects, &exec);
-    let (record, inputs, value) = match read {
+    let (record, inputs, made_by, value) = match read {
         Ok(read) => read,
         Err(Fault::Source(failure)) => return Err(failure),
         Err(fault) => {
@@ -157,10 +159,10 @@ fn origin(tx: &mut Tx, org: OrgId, exec: ExecRow) -> Result<Origin, Failure> {
         Some(run) => store::attempt::of_run(tx, run)?,
         None => Vec::new(),
     };
-    Ok(Origin { exec, record, inputs, value, attempts })
+    Ok(Origin { exec, record, inputs, made_by, value, attempts })
 }
 
-type Parts = (Exec, Vec<(String, Json)>, Json);
+type Parts = (Exec, Vec<(String, Json)>, Vec<(String, Id)>, Json);
 
 fn read_origin(objects: &mut Objects<'_>, exec: &ExecRow) -> Result<Parts, Fault<Failure>> {
     let record = read::exec(objects, exec.id)?;
@@ -168,13 +170,21 @@ fn read_origin(objects: &mut Objects<'_>, exec: &ExecRow) -> Result<Parts, Fault
         return Err(Fault::Source(Trouble::internal("an exec is of a node that is no call").into()));
     };
     let is_run = exec.function == FUNCTION;
-    let mut shown = Vec::new();
+    let (mut shown, mut made_by) = (Vec::new(), Vec::new());
     for (position, input) in inputs.iter().enumerate() {
         let name =
             LINES.get(position).filter(|_| is_run).map_or_else(|| position.to_string(), |name| (*name).to_owned());
         let value = match read::node(objects, *input)? {
             Node::Literal { value } => Value::load_element(objects, &value)?,
-            _ => Value::Null,
+            Node::Import { dag } => {
+                made_by.push((name.clone(), dag.0));
+                Value::Null
+            }
+            _ => {
+                let newest = store::exec::of_node(objects.tx, objects.org, *input, 1).map_err(Fault::Source)?;
+                made_by.extend(newest.first().map(|exec| (name.clone(), exec.id.0)));
+                Value::Null
+            }
         };
         // The values of variables may be secret.
         let value = if is_run && name == "env" { names_of(&value) } else { shown_as(&value) };
@@ -182,7 +192,7 @@ fn read_origin(objects: &mut Objects<'_>, exec: &ExecRow) -> Result<Parts, Fault
     }
     let dag = read::dag(objects, record.result)?;
     let value = value_of(objects, dag.root)?.map_or(Json::Null, |value| shown_as(&value));
-    Ok((record, shown, value))
+    Ok((record, shown, made_by, value))
 }
 
 fn names_of(env: &Value) -> Json {

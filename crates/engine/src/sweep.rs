@@ -104,7 +104,7 @@ impl Engine {
             if !artifact.in_contents {
                 self.blobs.delete(&name)?;
             }
-            let id = artifact.id;
+            let id = (artifact.run, artifact.id);
             self.store.write(Lane::Low, "sweep.artifact", move |tx| store::artifact::deleted(tx, id)).await?;
         }
         Ok(expired.len() as i64 == AT_ONCE)

@@ -114,6 +114,7 @@ pub(crate) async fn backtrack(
         credits: charged.map(|charged| charged.to_string()),
         credits_micro: charged.map(Credits::micro),
         inputs: serde_json::Value::Object(origin.inputs.into_iter().collect()),
+        made_by: origin.made_by.into_iter().map(|(name, exec)| (name, exec.to_string())).collect(),
         value: origin.value,
     }))
 }

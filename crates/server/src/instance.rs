@@ -1,9 +1,9 @@
 //! Routes of instances.
 
-use crate::Shared;
 use crate::auth::{Reader, Writer};
 use crate::problem::HandlerResult;
 use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, gather, id, page};
+use crate::{Shared, now_ms};
 use axum::Json;
 use axum::extract::State;
 use engine::instance::InstanceOverview;
@@ -90,6 +90,10 @@ pub(crate) async fn drain(
 
 fn show_picture(snapshot: &InstanceOverview) -> InstanceView {
     let i = &snapshot.instance;
+    // A machine that waits in a queue of its provider does not exist yet, and costs nothing.
+    let until = if i.queued.is_some() { i.created_at.ms() } else { i.terminated_at.map_or_else(now_ms, |at| at.ms()) };
+    let machine_ms = (until - i.created_at.ms()).max(0);
+    let so_far = model::Credits(i.price_micro).per_hour_for(machine_ms);
     InstanceView {
         id: i.id.to_string(),
         name: i.name.clone(),
@@ -116,6 +120,10 @@ fn show_picture(snapshot: &InstanceOverview) -> InstanceView {
         ready_at: i.ready_at.map(|at| at.ms()),
         last_seen_at: i.last_seen_at.map(|at| at.ms()),
         idle_since: i.idle_since.map(|at| at.ms()),
+        busy_since: snapshot.job.as_ref().and_then(|job| job.placed_at).map(|at| at.ms()),
+        machine_ms,
+        credits_so_far: so_far.to_string(),
+        credits_so_far_micro: so_far.micro(),
         terminated_at: i.terminated_at.map(|at| at.ms()),
         held_until: snapshot.held_until.map(|at| at.ms()),
     }

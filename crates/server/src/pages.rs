@@ -4,6 +4,8 @@
 mod act;
 #[cfg(test)]
 mod acts;
+#[cfg(test)]
+mod answers;
 pub(crate) mod asset;
 mod cache;
 #[cfg(test)]
@@ -24,6 +26,8 @@ mod log_search;
 mod log_text;
 mod log_window;
 mod login;
+#[cfg(test)]
+mod long;
 #[cfg(test)]
 mod marks;
 mod new_run;
@@ -193,18 +197,22 @@ fn common() -> Router<Shared> {
         .route("/runs/{id}/steps/{step}/{part}", get(step::part))
         .route("/runs/{id}/log/raw", get(log::raw))
         .route("/runs/{id}/definition/raw", get(run::raw_definition))
+        .route("/runs/{id}/output/raw", get(run::raw))
+        .route("/runs/{id}/inputs/raw", get(run::raw))
+        .route("/runs/{id}/error/raw", get(run::raw))
         .route("/runs/{id}/{part}", get(run::part_page).post(act::on_run))
         .route("/inbox", get(question::page))
-        .route("/inbox/{id}/{action}", get(question::input).post(act::on_question))
+        .route("/inbox/{id}/{action}", get(question::part).post(act::on_question))
         .route("/allocations/{id}/{action}", post(act::on_allocation))
         .route("/machines", get(instance::page))
         .route("/machines/{id}/terminate", post(instance::terminate))
         .route("/workflows", get(workflow::list))
         .route("/workflows/{id}", get(workflow::page))
+        .route("/workflows/{id}/nodes/{node}", get(workflow::output))
         .route("/workflows/{id}/{action}", post(workflow::act))
         .route("/calls", get(cache::page))
         .route("/calls/{id}", get(cache::one))
-        .route("/calls/{id}/{action}", post(cache::act))
+        .route("/calls/{id}/{action}", get(cache::part).post(cache::act))
         .route("/spending", get(usage::page))
         .route("/orphans", get(orphan::page))
         .route("/orphans/{action}", post(orphan::act))

@@ -1,6 +1,7 @@
 //! Rows of artifacts: a row is written before the upload, its path is unique in its attempt, and it remains after its bytes are deleted.
 
 use crate::args;
+use crate::hint::Hint;
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::Row;
@@ -86,6 +87,7 @@ pub fn announce(tx: &mut Tx, new: &Announced<'_>) -> Result<Artifact, Failure> {
     let (id, at) = (tx.next_id(), tx.at());
     let (kind, mode) = (new.what.kind(), i64::from(new.what.mode().unwrap_or(0)));
     let target = new.what.target();
+    tx.hint(Hint::Run(new.run));
     tx.post(&ANNOUNCE, args![id, new.org, new.run, new.attempt, new.path, new.size, at, kind, mode, target])?;
     by_path(tx, new.run, new.attempt, new.path).map(|found| found.expect("it was just written"))
 }
@@ -95,6 +97,7 @@ pub fn share(tx: &mut Tx, new: &Announced<'_>, hash: &str) -> Result<(), Failure
     let (id, at) = (tx.next_id(), tx.at());
     let (kind, mode) = (new.what.kind(), i64::from(new.what.mode().unwrap_or(0)));
     let target = new.what.target();
+    tx.hint(Hint::Run(new.run));
     tx.post(&SHARE, args![id, new.org, new.run, new.attempt, new.path, new.size, at, kind, mode, target, hash])
 }
 
@@ -103,7 +106,8 @@ pub fn by_path(tx: &mut Tx, run: RunId, attempt: i64, path: &str) -> Result<Opti
 }
 
 /// Its bytes are durable. False if it was given up or deleted meanwhile.
-pub fn finalise(tx: &mut Tx, id: ArtifactId, size: i64, hash: &str) -> Result<bool, Failure> {
+pub fn finalise(tx: &mut Tx, (run, id): (RunId, ArtifactId), size: i64, hash: &str) -> Result<bool, Failure> {
+    tx.hint(Hint::Run(run));
     Ok(tx.exec(&FINALISE, &args![id, size, hash])? == 1)
 }
 
@@ -150,8 +154,9 @@ pub fn expired(tx: &mut Tx, at: Timestamp, limit: i64) -> Result<Vec<Artifact>, 
     tx.rows(&EXPIRED, &args![at, limit])?.iter().map(read).collect()
 }
 
-pub fn deleted(tx: &mut Tx, id: ArtifactId) -> Result<(), Failure> {
+pub fn deleted(tx: &mut Tx, (run, id): (RunId, ArtifactId)) -> Result<(), Failure> {
     let at = tx.at();
+    tx.hint(Hint::Run(run));
     tx.post(&DELETED, args![id, at])
 }
 

@@ -26,7 +26,7 @@ await run(async browser => {
   // A question that appears in an open page is chosen from the list: none takes the place of what is looked at.
   const opened = async path => {
     await inbox.locator(".letters a", { hasText: path }).click();
-    await inbox.locator(".question h2", { hasText: path }).waitFor();
+    await inbox.locator(".question p.quiet", { hasText: path }).waitFor();
   };
   await opened("office/letters/agree");
   await inbox.locator(".count[data-count='1']").waitFor();

@@ -1,7 +1,7 @@
 // Drives Chromium for the tests of the pages: starts it, signs in, and collects everything that a page complains about.
 import { createRequire } from "node:module";
 import { execFile, execFileSync } from "node:child_process";
-import { mkdirSync, mkdtempSync, promises, rmSync, writeFileSync } from "node:fs";
+import { appendFileSync, mkdirSync, mkdtempSync, promises, rmSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
 import assert from "node:assert/strict";
 import http from "node:http";
@@ -117,6 +117,13 @@ export async function judged(page) {
   return violations.map(it => `${it.id} (${it.impact}): ${it.help}\n    ${it.nodes.slice(0, 3).map(node => `${node.target} ${node.html.slice(0, 160)} ${node.any[0]?.message || ""}`).join("\n    ")}`);
 }
 
+/// For docs/performance.md, in the file that `PAGES_FIGURES` names: what was done since the last figure, and how long it took.
+let since = Date.now();
+export function figure(what) {
+  if (process.env.PAGES_FIGURES) appendFileSync(process.env.PAGES_FIGURES, `${what}: ${Date.now() - since} ms\n`);
+  since = Date.now();
+}
+
 /// A picture for people to look at, if they ask for them.
 export async function picture(page, name) {
   if (process.env.PAGES_PICTURES) await page.screenshot({ path: join(process.env.PAGES_PICTURES, `${name}.png`) });
@@ -127,6 +134,11 @@ export async function shown(page, name, from) {
   if (!process.env.PAGES_MANUAL) return;
   const before = page.viewportSize();
   await page.setViewportSize({ width: 960, height: 560 });
+  // The manual names no folder of the machine that took its pictures.
+  await page.evaluate(home => {
+    const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (texts.nextNode()) if (texts.currentNode.data.includes(home)) texts.currentNode.data = texts.currentNode.data.replaceAll(home, "~");
+  }, process.env.HOME);
   if (from) await page.locator(from).first().evaluate(it => scrollTo(0, it.getBoundingClientRect().top + scrollY - 16));
   await page.screenshot({ path: join(process.env.PAGES_MANUAL, `${name}.png`) });
   await page.setViewportSize(before);

@@ -17,15 +17,15 @@ const MOST_READS: u64 = 200;
 /// Memory of an open stream in the control plane, in an unoptimised build.
 const MOST_BYTES: u64 = 128 * 1024;
 
-struct Pages {
+pub struct Pages {
     port: String,
     host: String,
-    cookie: String,
+    pub cookie: String,
 }
 
 impl Pages {
     /// Entered by the link of `repl ui`.
-    fn enter(home: &Home) -> Pages {
+    pub fn enter(home: &Home) -> Pages {
         let link = String::from_utf8(home.done(&["ui", "--print"]).stdout).unwrap();
         let (host, path) = link.trim().strip_prefix("http://").unwrap().split_once('/').unwrap();
         let port = host.rsplit_once(':').unwrap().1.to_owned();
@@ -36,7 +36,7 @@ impl Pages {
         pages
     }
 
-    fn ask(&self, path: &str) -> TcpStream {
+    pub fn ask(&self, path: &str) -> TcpStream {
         let mut stream = TcpStream::connect(format!("127.0.0.1:{}", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_millis(process::HANGS_AFTER_MS.into()))).unwrap();
         let head = format!("GET {path} HTTP/1.1\r\nhost: {}\r\ncookie: {}\r\n\r\n", self.host, self.cookie);
@@ -46,7 +46,7 @@ impl Pages {
 }
 
 /// What comes, until this word was in it.
-fn heard(stream: &mut TcpStream, word: &str) -> String {
+pub fn heard(stream: &mut TcpStream, word: &str) -> String {
     let (mut text, mut piece) = (String::new(), [0; 4096]);
     while !text.contains(word) {
         let length = stream.read(&mut piece).unwrap_or_else(|error| panic!("`{word}` was not heard: {error}: {text}"));

@@ -1,6 +1,6 @@
 // Bad networks and bad neighbours: a connection that is cut and comes back, twelve tabs at once, posts of another site, wrong hosts, a cookie at the
 // API, names full of markup.
-import { assert, cookies, detached, entered, expecting, gate, json, link, plain, repl, run, sees, state, visitor } from "./browser.mjs";
+import { assert, cookies, detached, entered, expecting, gate, json, judged, link, plain, repl, run, sees, state, visitor } from "./browser.mjs";
 import { createServer, connect } from "node:net";
 import { createServer as httpServer } from "node:http";
 
@@ -62,6 +62,7 @@ await run(async browser => {
   await foreign.goto(`http://127.0.0.1:${port}/`);
   const [answer] = await Promise.all([foreign.waitForNavigation(), foreign.getByText("go").click()]);
   assert.equal(answer.status(), 403);
+  assert.deepEqual(await judged(foreign), []);
   // Another server of this machine sees no cookie of the pages under a name of its own.
   assert.equal(stolen, undefined);
   const cookie = await cookies(page);
@@ -124,13 +125,15 @@ await run(async browser => {
   assert.equal(headers["x-content-type-options"], "nosniff");
   await foreign.close();
 
-  // Twelve tabs follow one run with one connection.
-  const tabs = await Promise.all(Array.from({ length: 12 }, async () => {
+  // Twelve tabs with twelve pages follow what is in them with one connection.
+  const parts = ["", "/log", "/events", "/cost", "/files", "/definition"].map(part => `/runs/${waits}${part}`);
+  const lists = ["/runs", "/inbox", "/machines", "/workflows", "/spending", "/calls"];
+  const [tabs, others] = await Promise.all([parts, lists].map(paths => Promise.all(paths.map(async path => {
     const tab = await context.newPage();
-    await tab.goto(at(`/runs/${waits}`));
-    await state(tab, "running");
+    await tab.goto(at(path));
     return tab;
-  }));
+  }))));
+  for (const tab of tabs) await state(tab, "running");
   const admin = json("token", "create", "counter", "--scope", "admin").token;
   const counted = await plain("http://localhost/metrics", { socketPath, headers: { authorization: `Bearer ${admin}` } });
   assert.equal(/^remuda_page_streams (\d+)$/m.exec(counted.text)?.[1], "1", counted.text);
@@ -156,6 +159,8 @@ await run(async browser => {
   for (const socket of sockets) socket.destroy();
   await held.open();
   for (const tab of tabs) await state(tab, "completed");
+  await others[0].locator(`#${waits} .st`, { hasText: "completed" }).waitFor();
+  await others[2].getByRole("region", { name: "Folders that are kept" }).getByText(waits).waitFor();
   await new Promise(done => proxy.listen(through, "127.0.0.1", done));
   proxy.unref();
   await state(far, "completed");

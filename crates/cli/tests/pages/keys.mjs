@@ -1,5 +1,5 @@
 // The keyboard: every row and page is reached without a pointer; keys mean nothing in a field, with a modifier, while text is composed, or switched off.
-import { assert, detached, entered, run, sees, state, visitor } from "./browser.mjs";
+import { assert, detached, entered, file, json, repl, run, sees, state, visitor } from "./browser.mjs";
 
 await run(async browser => {
   const context = await visitor(browser);
@@ -100,4 +100,47 @@ await run(async browser => {
   await press("j", "Enter");
   await page.waitForURL(at(`/runs/${ids[0]}`));
   await sees(page, "Overview");
+
+  // Rows of other pages too: the tree of a run, questions, workflows, results.
+  const plan = name => file(`${name}.repl.yml`, `type: agents
+name: ${name}
+agents:
+  - {name: one, tasks: [{name: t, steps: [{name: ask, approval: "first?"}]}]}
+  - {name: two, tasks: [{name: t, steps: [{name: ask, approval: "second?"}]}]}
+`);
+  const [asks, other] = ["asks", "other"].map(name => json("run", plan(name), "--detach").id);
+  while (json("approval", "ls").length < 2) await new Promise(done => setImmediate(done));
+  await page.goto(at(`/runs/${asks}`));
+  await press("j", "j");
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "two");
+  assert.equal(await page.locator(".tree .at").count(), 1);
+  await press("Enter");
+  await page.waitForURL(/agent=/);
+  await page.goto(at("/inbox"));
+  await press("j", "j", "Enter");
+  await page.locator(".letters li:nth-child(2) a[aria-current=true]").waitFor();
+  for (const id of [asks, other]) repl("cancel", id);
+  const kept = json("run", "--detach", "--cache", "-c", "echo kept").id;
+  await page.goto(at(`/runs/${kept}`));
+  await state(page, "completed");
+  await page.goto(at("/calls"));
+  await page.locator(".list a.row").first().waitFor();
+  for (const key of ["k", "Enter"]) await press(key);
+  await page.waitForURL(/\/calls\/\w+/);
+  await page.goto(at("/workflows"));
+  await press("j", "Enter");
+  await page.waitForURL(/\/workflows\/wfl_/);
+
+  // Whatever has the focus shows it.
+  for (const path of ["/runs", "/new", "/machines"]) {
+    await page.goto(at(path));
+    for (let n = 0; n < 25; n++) {
+      await press("Tab");
+      const bare = await page.evaluate(() => {
+        const it = document.activeElement, { outlineStyle, outlineWidth } = getComputedStyle(it);
+        return it.matches("html, body") || (outlineStyle !== "none" && parseFloat(outlineWidth) >= 2) ? "" : it.outerHTML.slice(0, 120);
+      });
+      assert.equal(bare, "", `${path}: no ring around what has the focus`);
+    }
+  }
 });

@@ -62,6 +62,32 @@ await run(async browser => {
   await state(page, "paused");
   repl("cancel", id);
 
+  // Pages that crashed said no goodbye: what they followed does not take the place of what is followed.
+  await page.evaluate(() => {
+    for (let n = 0; n < 30; n++) {
+      const list = Array.from({ length: 8 }, (_, place) => `/ui/runs/run_${n}x${place}/head`);
+      new SharedWorker(document.documentElement.dataset.script, "remuda").port.postMessage(list);
+    }
+  });
+  const after = gate("after");
+  const built = detached(after.wait, "--name", "built");
+  await page.goto(at(`/runs/${built}`));
+  await state(page, "running");
+
+  // What another build has made loads the page anew, once: two builds behind one address would have it load for ever.
+  const rebuilt = () => page.evaluate(() => { document.documentElement.dataset.build = "another"; window.stays = true; });
+  await rebuilt();
+  const loaded = page.waitForEvent("load");
+  repl("pause", built);
+  await loaded;
+  await state(page, "paused");
+  assert.equal(await page.evaluate(() => window.stays), undefined, "the page was loaded again");
+  await rebuilt();
+  repl("resume", built);
+  await page.locator("#said", { hasText: "load this page again" }).waitFor();
+  assert.equal(await page.evaluate(() => window.stays), true, "it was not loaded a second time");
+  repl("cancel", built);
+
   // New runs wait behind a button, however many come, and the line below says so at most every five seconds.
   const list = await stopped(browser);
   await list.goto(at("/runs"));

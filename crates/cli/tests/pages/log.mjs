@@ -1,5 +1,5 @@
 // A log of many megabytes: opened in the time of a small one, walked through, searched, and followed while it grows.
-import { assert, detached, entered, gate, picture, plain, cookies, run, sees, shown, visitor } from "./browser.mjs";
+import { assert, detached, entered, figure, gate, picture, plain, cookies, run, sees, shown, visitor } from "./browser.mjs";
 import { spawn } from "node:child_process";
 import { createHash } from "node:crypto";
 
@@ -18,8 +18,13 @@ await run(async browser => {
   const at = path => new URL(path, page.url()).href;
   const held = gate("held");
   const id = detached(`${WRITE}; ${held.wait}; echo the last line`);
+  const end = page.locator(".log", { hasText: "100%" });
   await page.goto(at(`/runs/${id}/log`));
-  await page.locator(".log", { hasText: "100%" }).waitFor();
+  await end.waitFor();
+  figure(`${LINES} lines are written and followed`);
+  await page.goto(at(`/runs/${id}/log`));
+  await end.waitFor();
+  figure("opened at its end");
   const log = page.locator(".log");
   const text = await log.innerText();
   assert.ok(!/10%|50%/.test(text.slice(-200)), "what was overwritten is not shown");
@@ -39,6 +44,7 @@ await run(async browser => {
   await log.evaluate(it => { it.scrollTop = 0; });
   await page.waitForFunction(count => document.querySelectorAll(".log li").length > count, few);
   const more = await lines();
+  figure("scrolled up by a window");
   const ids = await log.locator("li").evaluateAll(all => all.map(it => it.id));
   assert.equal(new Set(ids).size, ids.length, "no line twice");
   await log.evaluate(it => { it.scrollTop = it.scrollHeight; });
@@ -50,8 +56,10 @@ await run(async browser => {
 
   // Followed to its end.
   await page.evaluate(() => { window.stays = true; });
+  figure("looked at");
   await held.open();
   await log.getByText("the last line").waitFor();
+  figure("followed to the last line");
   assert.ok(await page.evaluate(() => window.stays) && await inView());
   assert.ok(await lines() > more - 5, "what was added by scrolling stays");
 
@@ -62,6 +70,7 @@ await run(async browser => {
   assert.equal(await sum(await download.createReadStream()), await sum(written.stdout), "the download is what was written");
   assert.equal(download.suggestedFilename(), `${id}.log`);
   await download.delete();
+  figure("downloaded, and compared with what was written");
 
   // Searched: the hit leads to its place.
   await page.getByLabel("Find in the log").fill("the needle");
@@ -71,6 +80,7 @@ await run(async browser => {
     await page.getByRole("link", { name: "Go on" }).click();
     await page.waitForLoadState();
   }
+  figure("searched up to the needle at its end");
   await found.locator("a").first().click();
   const line = page.locator(".log li", { hasText: "the needle is here" });
   await line.waitFor();

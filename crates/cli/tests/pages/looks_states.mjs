@@ -66,11 +66,23 @@ await run(async browser => {
   const approval = json("approval", "ls", "--run", asks)[0].id;
   repl("approval", "approve", approval, "--answer", '{"colour": "red"}');
   await page.goto(at("/inbox"));
+  // It may have come after the page, which then shows none until one is chosen.
+  await page.locator(".letters a", { hasText: "office/letters/post" }).click();
   await page.locator(".question", { hasText: "Ticket · office/letters/post" }).waitFor();
   await look("inbox-ticket");
+  await look("inbox-answered", `/inbox?open=${approval}`);
+  await page.goto(at("/inbox"));
+  await page.locator(".letters a", { hasText: "office/letters/post" }).click();
+  await page.locator(".question", { hasText: "Ticket · office/letters/post" }).waitFor();
   await page.goto(at(await page.locator(".question a[href*='/steps/']").first().getAttribute("href")));
   await page.locator(".question").waitFor();
   await look("step-ticket");
   repl("cancel", asks);
+
+  // What was done is said on the page that is reached after it.
+  await page.goto(at(`/runs/${held}`));
+  await page.getByRole("button", { name: "Release" }).click();
+  await page.locator("p.said").waitFor();
+  await look("said");
   assert.deepEqual(wrong, [], wrong.join("\n"));
 });

@@ -1,5 +1,6 @@
 //! How `repl ui` hands the link to a browser: a program in `BROWSER` takes the browser's place and says what it was given.
 
+use crate::crowd::{Pages, heard};
 use crate::gate::Gate;
 use crate::home::Home;
 use crate::process;
@@ -49,5 +50,21 @@ fn the_link_reaches_the_browser_in_a_file_that_only_its_owner_reads() {
     let second = given(&home, &gate, "umask 0; repl ui");
     assert_eq!((second.arguments.len(), &*second.mode), (1, "600"));
     assert_ne!(second.page, first.page, "each link is good once");
+    home.stop();
+}
+
+/// A session of `repl ui` lives in the memory of its control plane, and what opens one is in no log.
+#[test]
+fn a_session_ends_with_its_control_plane_and_its_ticket_is_logged_nowhere() {
+    let home = Home::new();
+    let before = Pages::enter(&home);
+    assert!(heard(&mut before.ask("/runs"), "\r\n\r\n").starts_with("HTTP/1.1 200"));
+    home.done(&["control", "stop"]);
+    let mut after = Pages::enter(&home);
+    assert!(heard(&mut after.ask("/runs"), "\r\n\r\n").starts_with("HTTP/1.1 200"));
+    after.cookie = before.cookie;
+    assert!(heard(&mut after.ask("/runs"), "\r\n\r\n").starts_with("HTTP/1.1 401"));
+    let log = std::fs::read_to_string(home.data().join("control.log")).unwrap();
+    assert!(!log.contains("ticket") && !log.contains("?t="), "{log}");
     home.stop();
 }

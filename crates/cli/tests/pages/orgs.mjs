@@ -1,6 +1,7 @@
 // Two organisations at one server, each in a browser context of its own: nothing of one is seen, named or done by the other.
 import { assert, cookies, detached, expecting, file, gate, json, plain, run, sees, state, visitor } from "./browser.mjs";
 import { looker } from "./looking.mjs";
+import { createServer } from "node:http";
 
 const { PAGES_URL: url, PAGES_OURS: ours, PAGES_THEIRS: theirs } = process.env;
 
@@ -74,6 +75,29 @@ await run(async browser => {
   assert.ok(heard.every(data => !data.includes(id)), heard.join());
   await held.open();
   await state(here, "completed");
+
+  // A cookie knows no ports: another program at the host of a server gets the session's cookie if a browser is led there. The manual says so, and
+  // what helps: a host name that no other program serves.
+  let sent;
+  const neighbour = createServer((request, response) => { if (request.url === "/") sent = request.headers.cookie; response.end("hello"); });
+  const port = await new Promise(done => { neighbour.unref(); neighbour.listen(0, "127.0.0.1", () => done(neighbour.address().port)); });
+  const led = await here.context().newPage();
+  await led.goto(`http://${new URL(url).hostname}:${port}/`);
+  assert.match(sent, /^remuda_/, "this is a limit of browsers: say so in docs/pages.md and docs/trust.md as long as it holds");
+  await led.goto(`http://elsewhere.localhost:${port}/`);
+  assert.equal(sent, undefined, "another name gets none");
+  await led.close();
+
+  // A token that reads sees the same pages without any button.
+  const reader = await login(as(ours, () => json("token", "create", "looks", "--scope", "read").token));
+  for (const width of [320, 1440]) {
+    const { look, wrong } = looker(reader, width);
+    for (const path of [`/runs/${id}`, "/runs", "/machines", "/inbox", "/settings"]) {
+      await look(`reader${path.replaceAll("/", "-")}`, url + path);
+      assert.equal(await reader.locator("main button[form=act]").count(), 0, path);
+    }
+    assert.deepEqual(wrong, [], wrong.join("\n"));
+  }
 
   // A token that is revoked ends the session of the page that is open.
   await there.goto(`${url}/settings`);

@@ -26,7 +26,7 @@ fn browse(home: &Home, script: &str, variables: &[(&str, &str)]) {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pages").join(script);
     let mut node = home.shell(&format!("exec node '{}'", script.display()));
     node.env("PAGES_MODULES", modules()).env("TMPDIR", home.here());
-    for name in ["PAGES_PICTURES", "PAGES_LOG_MB"] {
+    for name in ["PAGES_PICTURES", "PAGES_LOG_MB", "PAGES_FIGURES"] {
         node.envs(std::env::var_os(name).map(|value| (name, value)));
     }
     if std::env::var_os("UPDATE_DOCS").is_some() {
@@ -155,7 +155,7 @@ fn look_at_states(width: &str) {
     process::kill(home.control_plane());
     let database = rusqlite::Connection::open(home.data().join("remuda.db")).unwrap();
     database.execute_batch(include_str!("../e2e/unknown.sql")).unwrap();
-    database.execute_batch(FAILED_WORKFLOW).unwrap();
+    database.execute_batch(include_str!("failed_workflow.sql")).unwrap();
     drop(database);
     home.done(&["orphans", "scan"]);
     browse(&home, "looks_states.mjs", &[("PAGES_WIDTH", width), ("PAGES_ORPHAN", &machine)]);
@@ -164,10 +164,6 @@ fn look_at_states(width: &str) {
     process::vanishes(&home.data().join("instances").join(&machine));
     home.stop();
 }
-
-const FAILED_WORKFLOW: &str = "
-    UPDATE workflows SET status = 'failed', open = 0,
-        doc = json_set(doc, '$.status', 'failed', '$.error', 'the provider has no room')";
 
 #[test]
 fn pages_of_what_waits_or_failed_are_accessible_on_a_narrow_screen() {

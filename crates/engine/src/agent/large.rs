@@ -20,7 +20,7 @@ const MODE: u32 = 0o644;
 /// An artifact whose bytes are durable; the commit that records the step's end makes it final.
 #[derive(Debug, Clone)]
 pub(crate) struct PutAway {
-    id: ArtifactId,
+    id: (RunId, ArtifactId),
     size: i64,
     hash: String,
     /// What stands in the step's output in its place.
@@ -171,5 +171,5 @@ async fn upload(engine: &Engine, artifact: &Artifact, bytes: &[u8]) -> Result<Pu
     let stored = upload.keep_async(name_of(artifact)).await?;
     let (size, hash) = (stored.size, stored.hash.to_string());
     let reference = reference(artifact, (size, &hash));
-    Ok(PutAway { id: artifact.id, size, hash, reference })
+    Ok(PutAway { id: (artifact.run, artifact.id), size, hash, reference })
 }

@@ -157,6 +157,9 @@ async fn say(sent: &Sent, id: &str) -> HandlerResult {
     let body = SendMessage { agent: sent.form.get("agent").map(str::to_owned), text: sent.field("text") };
     let about = format!("{id} {:?} {}", body.agent, body.text);
     let asked = sent.asked(body, "send", &about, &sent.button.seen);
+    if !sent.is_repeated(&asked).await? {
+        fresh(sent, id, &sent.button.seen).await?;
+    }
     message::send(sent.shared(), sent.writer("send")?, Path(id.to_owned()), asked).await
 }
 

@@ -9,15 +9,18 @@ use super::{OrShown as _, PageResult, parts};
 use crate::auth::Reader;
 use crate::input::{Nothing, Path, Query};
 use crate::problem::HandlerResult;
-use crate::routes::Paging;
+use crate::routes::{Paging, download};
 use crate::{Shared, cache, call};
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use engine::Scope;
 use maud::{Markup, html};
+use model::Refused;
 use wire::api::{Backtrack, CallView, Invalidate};
 
+/// HTML bytes of one input of a call: there are up to twenty, of which few are long.
+const INPUT: usize = 2 * 1024;
 /// Executions that are listed; older ones have left results.
 const EXECUTIONS: i64 = 30;
 
@@ -45,7 +48,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
             div.scroll tabindex="0" role="region" aria-label="Results" { table.list {
                 thead { tr { th scope="col" { "State" } th scope="col" { "Result" } th scope="col" { "Name" } th scope="col" { "Made by" } th.r scope="col" { "Size" } th.r scope="col" { "Made" } th.r scope="col" { "Last used" } } }
                 tbody { @for it in &kept.data { tr id=(it.exec) {
-                    td { (parts::state(&it.status)) } td { a.row href=(format!("/calls/{}", it.exec)) { (short(&it.exec)) } } td { (parts::visible(&it.name)) }
+                    td { (parts::state(&it.status)) } td { a.row href=(format!("/calls/{}", it.exec)) { (short(&it.exec)) } } td { (parts::short(&it.name)) }
                     td { @match &it.run { Some(run) => a href=(format!("/runs/{run}")) { (run) }, None => span.quiet { "–" } } }
                     td.r.num { (parts::bytes(it.bytes)) } td.r { (parts::time(it.ended_at)) } td.r { (parts::time(it.used_at)) }
                 } } }
@@ -62,10 +65,10 @@ fn executions(all: &[CallView], writes: bool) -> Markup {
         div.scroll tabindex="0" role="region" aria-label="Executions" { table.list {
             thead { tr { th scope="col" { "State" } th scope="col" { "Call" } th scope="col" { "Function" } th scope="col" { "Run" } th.r scope="col" { "Attempt" } th.r scope="col" { "Took" } th scope="col" { "Why" } @if writes { th scope="col" { "Act" } } } }
             tbody { @for it in all { @let id = it.id.as_deref().unwrap_or("–"); tr id=(format!("c-{id}")) {
-                td { (parts::state(word(it))) } td { code { (id) } } td { (parts::visible(&it.function)) }
+                td { (parts::state(word(it))) } td { code { (id) } } td { (parts::short(&it.function)) }
                 td { @match &it.run { Some(run) => a href=(format!("/runs/{run}")) { (run) }, None => span.quiet { "–" } } }
                 td.r.num { (it.attempt) } td.r { (parts::lasted(it.started_at, it.ended_at)) }
-                td { @if let Some(error) = &it.error { (parts::visible(&error.message)) } @else if it.status == "pinned_hit" { "a kept result answered" } }
+                td { @if let Some(error) = &it.error { (parts::short(&error.message)) } @else if it.status == "pinned_hit" { "a kept result answered" } }
                 @if writes { td { @if !it.ended { (parts::button("Cancel", &format!("/calls/{id}/cancel?seen={}", it.status), "danger")) } } }
             } } }
         } }
@@ -118,12 +121,29 @@ fn origin(it: &Backtrack, writes: bool) -> Markup {
         div.scroll tabindex="0" role="region" aria-label="Inputs" { table.list {
             thead { tr { th scope="col" { "Input" } th scope="col" { "Value" } } }
             tbody { @for (name, value) in it.inputs.as_object().into_iter().flatten() {
-                tr { td { (parts::visible(name)) } td { (parts::json(value)) } }
+                tr { td { (parts::visible(name)) @if let Some(exec) = it.made_by.get(name) { br; a href=(format!("/calls/{exec}")) { "result " (short(exec)) } } }
+                    td { (parts::json_up_to(value, INPUT, Some(&format!("/calls/{}/inputs", it.exec)))) } }
             } }
         } }
         h2 { "Value" }
-        (parts::json(&it.value))
+        (parts::json_or(&it.value, &format!("/calls/{}/value", it.exec)))
     }
+}
+
+/// `GET /calls/{id}/{inputs,value}`: the whole of it, as a file.
+pub(crate) async fn part(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path((id, part)): Path<(String, String)>,
+) -> PageResult {
+    let reader = Reader(visitor.token.clone());
+    let it = cache::backtrack(State(state), reader, Path(id)).await.or_shown(&visitor)?.0;
+    let value = match part.as_str() {
+        "inputs" => it.inputs,
+        "value" => it.value,
+        _ => return Err(Refused::not_found("part of a call", part.as_str())).or_shown(&visitor),
+    };
+    Ok(download(&format!("{}-{part}.json", short(&it.exec)), format!("{value:#}").into()))
 }
 
 /// `POST /calls/{id}/{invalidate,cancel}`.

@@ -80,7 +80,7 @@ async fn a_change_costs_a_thousand_viewers_the_reads_of_one() {
 }
 
 /// Kept for docs/performance.md in the file that `PAGES_FIGURES` names.
-fn figure(text: String) {
+pub(super) fn figure(text: String) {
     use std::io::Write as _;
     let Some(path) = std::env::var_os("PAGES_FIGURES") else { return };
     let mut file = std::fs::OpenOptions::new().append(true).create(true).open(path).unwrap();

@@ -6,6 +6,7 @@ use crate::hostile::World;
 use crate::repeated::orphan_as;
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use engine::store::artifact::{self, Announced, EntryKind};
 use engine::store::{Lane, Tx};
 use futures_util::StreamExt as _;
 use model::log::LogId;
@@ -118,6 +119,49 @@ async fn workflows_and_their_nodes_are_followed() {
     })
     .await;
     one.comes_to_show("not needed any more").await;
+}
+
+#[tokio::test]
+async fn files_are_followed_from_their_announcement_to_their_deletion() {
+    let world = world().await;
+    let run = submitted(&world, false).await;
+    let (org, id): (_, model::RunId) = (world.org, run.parse().unwrap());
+    let mut open = Open::at(&world, &format!("/ui/runs/{run}/files")).await;
+    let announced = move |tx: &mut Tx| {
+        let what = EntryKind::File { mode: 0o644 };
+        let new = Announced { org, run: id, attempt: 1, path: "out.txt", size: 5, what: &what };
+        artifact::announce(tx, &new).map(|_| ())
+    };
+    write(&world, announced).await;
+    open.comes_to_show("uploading").await;
+    let of = move |tx: &mut Tx| -> Result<(model::RunId, model::ArtifactId), Failure> {
+        Ok((id, artifact::by_path(tx, id, 1, "out.txt")?.expect("it is announced").id))
+    };
+    write(&world, move |tx| of(tx).and_then(|of| artifact::finalise(tx, of, 5, "00")).map(|_| ())).await;
+    open.comes_to_show("final").await;
+    write(&world, move |tx| of(tx).and_then(|of| artifact::deleted(tx, of))).await;
+    open.comes_to_show("deleted").await;
+}
+
+/// A region that cannot be rendered any more says so: what it showed before would pass for the present.
+#[tokio::test]
+async fn a_region_whose_thing_is_gone_says_so_and_goes_on_when_it_is_back() {
+    let world = world().await;
+    let run = submitted(&world, false).await;
+    let id: model::RunId = run.parse().unwrap();
+    let mut open = Open::at(&world, &format!("/ui/runs/{run}/head")).await;
+    let elsewhere = world.engine.ensure_org("elsewhere").await.unwrap();
+    let ours = world.org;
+    for (org, text) in [(elsewhere, "404 Not Found"), (ours, "created")] {
+        write(&world, move |tx| {
+            let mut run = engine::store::run::lock(tx, id)?;
+            run.org = org;
+            tx.hint(engine::Hint::Run(id));
+            engine::store::run::save(tx, &run)
+        })
+        .await;
+        open.comes_to_show(text).await;
+    }
 }
 
 #[tokio::test]

@@ -17,7 +17,7 @@ use model::{AgentId, InstanceId, JobId, QuestionId, RunId, StepId, TaskId, Times
 use serde_json::{Value, json};
 
 /// Of a page without a log.
-const MOST_BYTES: usize = 60 * 1024;
+pub(super) const MOST_BYTES: usize = 60 * 1024;
 /// Ids of rows that tests make: far from those that the store gives out.
 const FAR: i64 = 1 << 40;
 /// More than any page lists.
@@ -33,7 +33,7 @@ async fn shown(world: &World, path: &str, cookie: &str) -> String {
     page.text
 }
 
-fn failed(message: &str) -> LastError {
+pub(super) fn failed(message: &str) -> LastError {
     LastError { code: "scripted".to_owned(), message: message.to_owned(), cause: None }
 }
 
@@ -128,7 +128,7 @@ async fn children_that_failed_or_run_stand_first_however_late_they_were_made() {
 }
 
 /// A word that weighs much more as HTML.
-fn heavy(bytes: usize) -> String {
+pub(super) fn heavy(bytes: usize) -> String {
     "\"<&>\" ".repeat(bytes / 6)
 }
 
@@ -206,6 +206,7 @@ async fn no_page_of_a_full_world_weighs_more_than_60_kb() {
     let mut heavy = Vec::new();
     for path in filled(&world).await {
         let bytes = shown(&world, &path, &cookie).await.len();
+        super::crowd::figure(format!("{path}: {bytes} bytes"));
         heavy.extend((bytes > MOST_BYTES).then(|| format!("{path} has {bytes} bytes")));
     }
     assert_eq!(heavy, Vec::<String>::new());

@@ -92,7 +92,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
         h2 { "All machines" }
         @if machines.is_empty() { p.empty { "No machine is running. One is started when a run needs it." } }
         @else { div.scroll tabindex="0" role="region" aria-label="Machines" { table.list {
-            thead { tr { th scope="col" { "State" } th scope="col" { "Machine" } th scope="col" { "Where" } th scope="col" { "Size" } th scope="col" { "Run" } th.r scope="col" { "Per hour" } th.r scope="col" { "Heard" } th.r scope="col" { "Age" } @if writes { th scope="col" { "End" } } } }
+            thead { tr { th scope="col" { "State" } th scope="col" { "Machine" } th scope="col" { "Where" } th scope="col" { "Size" } th scope="col" { "Run" } th.r scope="col" { "Use" } th.r scope="col" { "Per hour" } th.r scope="col" { "So far" } th.r scope="col" { "Heard" } th.r scope="col" { "Age" } @if writes { th scope="col" { "End" } } } }
             tbody { @for one in &machines { (row(one, writes)) } }
         } } }
         (more("machines", "Further machines", &further, &wanted.machines))
@@ -138,7 +138,13 @@ fn row(one: &InstanceView, writes: bool) -> Markup {
             td { (parts::visible(&one.provider)) " " span.quiet { (parts::visible(&one.region)) } }
             td.num { (one.cpu_milli.map(show_cpu).unwrap_or_default()) " CPU, " (one.memory_bytes.map(show_memory).unwrap_or_default()) }
             td { @match &one.run { Some(run) => a href=(format!("/runs/{run}")) { (run) }, None => span.quiet { "–" } } }
+            td.r { @match (one.busy_since, one.idle_since) {
+                (Some(at), _) => { "busy " (parts::lasted(Some(at), None)) }
+                (None, Some(at)) => { "idle " (parts::lasted(Some(at), None)) }
+                _ => "–",
+            } }
             td.r { (parts::credits(&one.price_per_hour)) }
+            td.r { (parts::credits(&one.credits_so_far)) }
             td.r { @match one.last_seen_at { Some(at) => (parts::time(at)), None => "–" } }
             td.r { (parts::time(one.created_at)) }
             @if writes { td { details { summary { "End it" }

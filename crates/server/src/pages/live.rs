@@ -24,6 +24,8 @@ use tokio::time::Instant;
 
 /// The pause between two renders of one region.
 const PAUSE: Duration = Duration::from_millis(500);
+/// A region that could not be rendered is tried again after this, also without a hint.
+const AGAIN: Duration = Duration::from_secs(5);
 /// Bytes of fragments that are kept.
 const KEPT_BYTES: usize = 64 << 20;
 /// Regions of one browser; a page has fewer than ten.
@@ -161,17 +163,23 @@ async fn render(
     loop {
         let began = Instant::now();
         state.pages.live.renders.fetch_add(1, Ordering::Relaxed);
-        if let Ok(html) = region::render(&state, key.viewer, &key.src).await {
-            let html: Arc<str> = html.into_string().into();
-            let version = hash(&html);
-            if *versions.borrow() != Some(version) {
-                state.pages.live.cache.lock().expect("no panic while locked").put(&key, version, html);
-                versions.send_replace(Some(version));
-            }
+        // What cannot be shown any more is said in its place: an old text would pass for the present one. What never could has no version.
+        let (html, failed) = match region::render(&state, key.viewer, &key.src).await {
+            Ok(html) => (html, false),
+            Err(problem) => (super::parts::problem(&problem, None), true),
+        };
+        let html: Arc<str> = html.into_string().into();
+        let version = hash(&html);
+        let before = *versions.borrow();
+        let again = failed && before.is_some();
+        if before != Some(version) && (again || !failed) {
+            state.pages.live.cache.lock().expect("no panic while locked").put(&key, version, html);
+            versions.send_replace(Some(version));
         }
         let rung = select_all(bells.iter_mut().map(|bell| Box::pin(bell.rung())));
         tokio::select! {
             _ = rung => {}
+            () = tokio::time::sleep(AGAIN), if again => {}
             _ = gone.changed() => break,
             _ = closing.changed() => break,
         }

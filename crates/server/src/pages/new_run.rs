@@ -95,15 +95,28 @@ pub(crate) struct Like {
 
 pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, Query(like): Query<Like>) -> PageResult {
     visitor.token.must(Scope::Write, "new runs").or_shown(&visitor)?;
-    let mut draft = Draft::default();
+    let (mut draft, mut said) = (Draft::default(), None);
     if let Some(id) = &like.from {
         let shown = definition::show(State(state.clone()), visitor.viewer().reader(), Path(id.clone())).await;
-        let mut definition = shown.or_shown(&visitor)?.0.definition;
+        let shown = shown.or_shown(&visitor)?.0;
+        said = shown.sent_files.then(|| without_files(id));
+        let mut definition = shown.definition;
         // Two open runs have not the same name.
         definition.as_object_mut().map(|fields| fields.remove("name"));
         draft.file = runfile::written(&definition);
     }
-    Ok(shown(&state, &visitor, &draft, None).await)
+    Ok(shown(&state, &visitor, &draft, said.as_ref()).await)
+}
+
+/// A run file holds no bytes: what this run was given besides must be sent again from where it is.
+pub(crate) fn without_files(run: &str) -> Markup {
+    html! {
+        section.card {
+            p.bad { "This run was sent with files, standard input or a snapshot, which its run file does not hold: a run that is started here has none of them." }
+            p { "Save the run file (" a href=(format!("/runs/{run}/definition/raw")) download { (run) ".yaml" } "), and send it again with them from where they are: "
+                (parts::command(&format!("repl run {run}.yaml --file PATH"))) }
+        }
+    }
 }
 
 async fn shown(state: &Shared, visitor: &Visitor, draft: &Draft, said: Option<&Markup>) -> Response {
@@ -223,7 +236,7 @@ fn task_plan(plan: &Plan) -> Markup {
     html! {
         p { (place) }
         (parts::facts(vec![
-            ("Command", Some(html! { code { (parts::visible(&plan.command)) } })),
+            ("Command", Some(html! { code { (parts::long(&plan.command)) } })),
             ("Where", Some(html! { (parts::visible(&plan.provider)) " " (parts::visible(&plan.region)) })),
             ("Price per hour", Some(parts::credits(&plan.price_per_hour))),
             ("Reserved", Some(parts::credits(&plan.credits_reserved))),

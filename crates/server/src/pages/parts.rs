@@ -9,8 +9,10 @@ use wire::api::ErrorView;
 
 /// HTML bytes of a JSON value on a page: four of them leave room for the rest of a page of 60 KB.
 pub(crate) const SHOWN_JSON: usize = 8 * 1024;
-/// HTML bytes of the message of an error in a list.
-const SHORT_ERROR: usize = 200;
+/// HTML bytes of a text in a row of a list: a command, a name, a path, the message of an error. Forty rows of two leave room for the rest.
+const SHORT: usize = 200;
+/// HTML bytes of a text that stands once on a page: a command, a reason, the message of an error and its cause.
+const LONG: usize = 1024;
 const MONTHS: [&str; 12] = ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
 
 /// Text as it is, but for characters that would change how the text around them reads.
@@ -113,12 +115,7 @@ pub(crate) fn command(text: &str) -> Markup {
     html! { code.cli data-copy { (visible(text)) } }
 }
 
-/// A JSON value, as far as a page shows it.
-pub(crate) fn json(value: &Value) -> Markup {
-    json_up_to(value, SHOWN_JSON, None)
-}
-
-/// The same, and where the whole is saved from.
+/// A JSON value, as far as a page shows it, and where the whole is saved from.
 pub(crate) fn json_or(value: &Value, download: &str) -> Markup {
     json_up_to(value, SHOWN_JSON, Some(download))
 }
@@ -162,22 +159,43 @@ pub(crate) fn cut(text: &str, most: usize) -> usize {
     text.len()
 }
 
-/// An error in a list: its first words.
-pub(crate) fn error_in_short(error: &ErrorView) -> Markup {
-    let end = cut(&error.message, SHORT_ERROR);
-    html! {
-        div.error {
-            strong { (visible(&error.code.replace('_', " "))) } " "
-            span { (visible(&error.message[..end])) @if end < error.message.len() { "…" } }
-        }
-    }
+/// The first words of a text that stands in a row of a list; the row leads to the rest.
+pub(crate) fn short(text: &str) -> String {
+    first_of(text, SHORT)
 }
 
-pub(crate) fn error(error: &ErrorView) -> Markup {
+/// The same of a text that stands once on a page.
+pub(crate) fn long(text: &str) -> String {
+    first_of(text, LONG)
+}
+
+pub(crate) fn is_long(text: &str) -> bool {
+    cut(text, LONG) < text.len()
+}
+
+pub(crate) fn is_short(text: &str) -> bool {
+    cut(text, SHORT) == text.len()
+}
+
+fn first_of(text: &str, most: usize) -> String {
+    let end = cut(text, most);
+    let shown = visible(&text[..end]);
+    if end < text.len() { shown + "…" } else { shown }
+}
+
+/// An error in a list: its first words.
+pub(crate) fn error_in_short(error: &ErrorView) -> Markup {
+    html! { div.error { strong { (short(&error.code.replace('_', " "))) } " " span { (short(&error.message)) } } }
+}
+
+/// An error, and where the whole of it is saved from if it is too long for a page.
+pub(crate) fn error(error: &ErrorView, download: &str) -> Markup {
+    let cut = is_long(&error.message) || error.cause.as_deref().is_some_and(is_long);
     html! {
         div.error {
-            strong { (visible(&error.code.replace('_', " "))) } " " span { (visible(&error.message)) }
-            @if let Some(cause) = &error.cause { pre.cause tabindex="0" { (visible(cause)) } }
+            strong { (short(&error.code.replace('_', " "))) } " " span { (long(&error.message)) }
+            @if let Some(cause) = &error.cause { pre.cause tabindex="0" { (long(cause)) } }
+            @if cut { p { a href=(download) download { "Download all of it" } } }
         }
     }
 }

@@ -104,10 +104,16 @@ async fn open(
     Ok((all, more))
 }
 
-/// How many wait for an answer.
-pub(crate) async fn count(state: &Shared, viewer: Viewer) -> HandlerResult<Markup> {
+/// How many wait for an answer, as far as they are counted; none if none does.
+pub(crate) async fn counted(state: &Shared, viewer: Viewer) -> HandlerResult<Option<String>> {
     let (open, more) = open(state, viewer, COUNTED, &Wanted::default()).await?;
-    Ok(html! { @if !open.is_empty() { span.count data-count=(open.len()) { (open.len()) @if more { "+" } } } })
+    let shown = format!("{}{}", open.len(), if more { "+" } else { "" });
+    Ok(Some(shown).filter(|_| !open.is_empty()))
+}
+
+/// The same beside the name of the inbox. The script shows it in the title.
+pub(crate) fn badge(count: Option<&str>) -> Markup {
+    html! { @if let Some(count) = count { span.count data-count=(count) { (count) } } }
 }
 
 /// One question that is open or answered, whichever kind it is of.
@@ -171,15 +177,21 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
     })
 }
 
-/// `GET /inbox/{id}/input`: the exact input, as a file.
-pub(crate) async fn input(
+/// `GET /inbox/{id}/{input,edited,answer}`: the exact input, the one that was approved in its place, or the answer, as a file.
+pub(crate) async fn part(
     State(state): State<Shared>,
     visitor: Visitor,
     Path((id, what)): Path<(String, String)>,
 ) -> PageResult {
     let it = detail(&state, visitor.viewer(), &id).await.or_shown(&visitor)?;
-    let input = it.input.filter(|_| what == "input").ok_or_else(|| Refused::not_found("input", id.as_str()));
-    Ok(download(&format!("{id}.json"), format!("{:#}", input.or_shown(&visitor)?).into()))
+    let value = match what.as_str() {
+        "input" => it.input,
+        "edited" => it.edited_input,
+        "answer" => it.answer,
+        _ => None,
+    };
+    let value = value.ok_or_else(|| Refused::not_found("part of a question", what.as_str())).or_shown(&visitor)?;
+    Ok(download(&format!("{id}-{what}.json"), format!("{value:#}").into()))
 }
 
 /// What is asked, in one line: the words of a step that asks people, otherwise what is to be decided about it.
@@ -187,7 +199,7 @@ pub(crate) fn headline(it: &QuestionDetailView) -> String {
     let q = &it.question;
     let message = it.input.as_ref().and_then(|input| input.get("message")).and_then(|it| it.as_str());
     match message.filter(|_| q.tool == "approval") {
-        Some(message) => parts::visible(message),
+        Some(message) => parts::long(message),
         None if it.allowed.iter().any(|word| word == "resume") => {
             format!("What becomes of {}?", parts::visible(&q.path))
         }
@@ -210,7 +222,7 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Ma
             p.quiet { (if is_ticket { "Ticket" } else { "Approval" }) " · " (parts::visible(&q.path)) ". Run " a href=(format!("/runs/{}", q.run)) { (parts::visible(&it.run_name)) } ", step "
                 a href=(format!("/runs/{}/steps/{}", q.run, q.step)) { (q.step) } ", asked " (parts::time(q.asked_at))
                 @if let Some(at) = q.expires_at { ", expires " (parts::time(at)) } }
-            @if let Some(error) = &q.error { (parts::error(error)) }
+            @if let Some(error) = &q.error { (parts::error(error, &format!("/runs/{}/steps/{}/error", q.run, q.step))) }
             @if let (Some(path), Some(step)) = (&q.same_as, &q.same_as_step) {
                 p.bad { "The same call was begun before, as " a href=(format!("/runs/{}/steps/{step}", q.run)) { (parts::visible(path)) } "." }
             }
@@ -254,8 +266,8 @@ fn closed(it: &QuestionDetailView, next: Option<&(String, &str)>) -> Markup {
                 ("Decided", q.action.as_deref().map(|word| html! { (label(word)) })),
                 ("Note", q.note.as_deref().map(|note| html! { (parts::visible(note)) })),
             ]))
-            @if let Some(input) = &it.edited_input { details.block open { summary { "The input that was approved" } (parts::json(input)) } }
-            @if let Some(answer) = &it.answer { details.block open { summary { "The answer" } (parts::json(answer)) } }
+            @if let Some(input) = &it.edited_input { details.block open { summary { "The input that was approved" } (parts::json_or(input, &format!("/inbox/{}/edited", q.id))) } }
+            @if let Some(answer) = &it.answer { details.block open { summary { "The answer" } (parts::json_or(answer, &format!("/inbox/{}/answer", q.id))) } }
             p { (next_one(next)) }
         }
     }

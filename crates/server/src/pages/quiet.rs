@@ -49,6 +49,9 @@ async fn no_get_writes_anything() {
         ("/runs/{id}/steps/{step}/{part}", vec![format!("/runs/{other}/steps/{step}/input")]),
         ("/runs/{id}/log/raw", vec![format!("/runs/{run}/log/raw")]),
         ("/runs/{id}/definition/raw", vec![format!("/runs/{run}/definition/raw")]),
+        ("/runs/{id}/output/raw", vec![format!("/runs/{run}/output/raw")]),
+        ("/runs/{id}/inputs/raw", vec![format!("/runs/{run}/inputs/raw")]),
+        ("/runs/{id}/error/raw", vec![format!("/runs/{run}/error/raw")]),
         (
             "/runs/{id}/{part}",
             ["log", "events", "cost", "files", "definition", "cancel", "retry", "pause", "send"]
@@ -61,7 +64,9 @@ async fn no_get_writes_anything() {
         ("/workflows", vec!["/workflows".to_owned()]),
         ("/workflows/{id}", vec![format!("/workflows/{flow}")]),
         ("/calls", vec!["/calls".to_owned()]),
+        ("/workflows/{id}/nodes/{node}", vec![format!("/workflows/{flow}/nodes/check-budget")]),
         ("/calls/{id}", vec!["/calls/none".to_owned()]),
+        ("/calls/{id}/{action}", vec!["/calls/none/value".to_owned(), "/calls/none/cancel".to_owned()]),
         ("/spending", vec!["/spending".to_owned()]),
         ("/orphans", vec!["/orphans".to_owned()]),
         ("/settings", vec!["/settings".to_owned()]),

@@ -88,7 +88,7 @@ pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> Handler
         Region::Step(run, id) => step::region(state, viewer, run, id).await,
         Region::StepLog(run, id) => step::log_region(state, viewer, run, id).await,
         Region::Inbox => question::region(state, viewer, query).await,
-        Region::InboxCount => question::count(state, viewer).await,
+        Region::InboxCount => Ok(question::badge(question::counted(state, viewer).await?.as_deref())),
         Region::Machines => instance::region(state, viewer, query).await,
         Region::Workflows => workflow::list_region(state, viewer, query).await,
         Region::Orphans => orphan::region(state, viewer, query).await,

@@ -3,7 +3,7 @@
 use super::region;
 use super::session::{Viewer, Visitor};
 use super::shell::{self, Head};
-use super::{OrShown as _, PageResult, image, log, parts, question, run_list, tree};
+use super::{OrShown as _, PageResult, image, log, new_run, parts, question, run_list, tree};
 use crate::auth::Reader;
 use crate::input::{Path, Query};
 use crate::problem::{HandlerResult, Problem};
@@ -14,7 +14,7 @@ use axum::http::{StatusCode, Uri};
 use axum::response::Response;
 use engine::Scope;
 use maud::{Markup, html};
-use model::{QuestionId, RunId};
+use model::{QuestionId, Refused, RunId};
 use wire::api::{RunView, UsageGroups, UsageSums};
 
 /// Parts of a run that have a page of their own.
@@ -32,6 +32,8 @@ const EVENTS: i64 = 50;
 const FIELD: usize = 300;
 const BESIDE: usize = 4 * 1024;
 const DEFINITION: usize = 32 * 1024;
+/// Files of one page: a path may have 4 KiB, and stands twice where there is a preview.
+const FILES: i64 = 40;
 /// Steps of one page of their cost.
 const STEPS: i64 = 50;
 /// Groups that a table names; the others are one row.
@@ -113,12 +115,12 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str, part: &str,
 async fn definition(state: &Shared, viewer: Viewer, run: &RunView) -> HandlerResult<Markup> {
     let it = definition::show(State(state.clone()), viewer.reader(), Path(run.id.clone())).await?.0;
     Ok(html! {
-        @if it.sent_files { p.quiet { "It was sent with files, which a run file names and does not hold." } }
+        @if it.sent_files { (new_run::without_files(&run.id)) }
         @let text = runfile::written(&it.definition);
         @if parts::cut(&text, DEFINITION) == text.len() { pre.json tabindex="0" data-copy { (parts::visible(&text)) } }
         @else { (parts::text_up_to(&text, DEFINITION, Some(&format!("/runs/{}/definition/raw", run.id)))) }
         @if viewer.may(Scope::Write) && run.kind != "external" {
-            p { a.button href=(format!("/new?from={}", run.id)) { "Run again with changes" } " " a href=(format!("/runs/{}/definition/raw", run.id)) download { "Save as " (run.id) ".yaml" } }
+            p { @if !it.sent_files { a.button href=(format!("/new?from={}", run.id)) { "Run again with changes" } " " } a href=(format!("/runs/{}/definition/raw", run.id)) download { "Save as " (run.id) ".yaml" } }
         }
     })
 }
@@ -134,6 +136,24 @@ pub(crate) async fn raw_definition(
     Ok(download(&format!("{id}.yaml"), runfile::written(&it.definition).into()))
 }
 
+/// `GET /runs/{id}/{output,inputs,error}/raw`: the whole of it, as a file.
+pub(crate) async fn raw(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path(id): Path<String>,
+    uri: Uri,
+) -> Result<Response, super::Refusal> {
+    let run = one(&state, visitor.viewer(), &id).await.or_shown(&visitor)?;
+    let part = uri.path().rsplit('/').nth(1).unwrap_or_default();
+    let value = match part {
+        "output" => run.output,
+        "inputs" => run.inputs,
+        _ => run.last_error.and_then(|error| serde_json::to_value(error).ok()),
+    };
+    let value = value.ok_or_else(|| Refused::not_found("part of a run", part)).or_shown(&visitor)?;
+    Ok(download(&format!("{id}-{part}.json"), format!("{value:#}").into()))
+}
+
 /// State, why, what it is, and what can be done.
 async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
     let run = one(state, viewer, id).await?;
@@ -143,6 +163,7 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
         _ => Some(run::why(State(state.clone()), viewer.reader(), Path(id.to_owned())).await?.0),
     };
     let ended = run.completed_at.or(run.cancelled_at);
+    let raw = |part: &str| format!("/runs/{}/{part}/raw", run.id);
     // The first that is open is what the run waits for; the others stand among the facts.
     let asks = why.as_ref().and_then(|why| why.facts.iter().find_map(|fact| question_of(fact)));
     let asked = match asks {
@@ -162,17 +183,17 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             section.why data-s=(run.status) aria-label="Why" {
                 @if let Some(asked) = &asked {
                     div.title { p.summary { (question::headline(asked)) } a.button.primary href=(format!("/inbox?open={}", asked.question.id)) { "Answer" } }
-                    p { (parts::visible(&why.summary)) }
-                } @else { p.summary { (parts::visible(&why.summary)) } }
+                    p { (parts::long(&why.summary)) }
+                } @else { p.summary { (parts::long(&why.summary)) } }
                 @if !why.facts.is_empty() { ul { @for fact in &why.facts { li { (fact_of(fact)) } } } }
                 @if !why.next.is_empty() {
                     p.quiet { "What helps" }
                     ul.commands { @for next in &why.next { li { (helps(next)) } } }
                 }
             }
-        } @else if let Some(error) = &run.last_error { (parts::error(error)) }
+        } @else if let Some(error) = &run.last_error { (parts::error(error, &raw("error"))) }
         (parts::facts(vec![
-            ("What", Some(run_list::what(&run))),
+            ("What", Some(html! { (run_list::what(&run, parts::long)) @if parts::is_long(run.task.as_deref().unwrap_or(&run.command)) { " " a href=(address(&run.id, "definition")) { "All of it" } } })),
             ("Machine", run.instance.as_ref().map(|it| html! { code { (it) } @if run.warm == Some(true) { " " span.quiet { "warm" } } })),
             ("Attempt", (run.max_attempts > 1 || run.attempt_number > 1).then(|| html! { span.num { (run.attempt_number) " of " (run.max_attempts) } })),
             ("Exit", run.exit_code.map(|code| html! { span.num { (code) } })),
@@ -183,10 +204,10 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             ("Budget", run.budget.as_deref().map(parts::credits)),
             ("Answered by", run.cached_from.as_ref().map(|from| html! { a href=(format!("/calls/{}", from.exec)) { "a kept result" } @if let Some(id) = &from.run { " of " a href=(format!("/runs/{id}")) { (id) } } })),
             ("Kept until", run.hold_until.map(parts::time)),
-            ("Workdir", run.workdir.as_ref().filter(|_| run.hold_until.is_some()).map(|it| html! { code { (parts::visible(it)) } })),
+            ("Workdir", run.workdir.as_ref().filter(|_| run.hold_until.is_some()).map(|it| html! { code { (parts::long(it)) } })),
         ]))
-        @if let Some(output) = &run.output { details.block open { summary { "Output" } (parts::json_up_to(output, BESIDE, None)) } }
-        @if let Some(why) = &run.output_error { p.bad { (parts::visible(why)) } }
+        @if let Some(output) = &run.output { details.block open { summary { "Output" } (parts::json_up_to(output, BESIDE, Some(&raw("output")))) } }
+        @if let Some(why) = &run.output_error { p.bad { (parts::long(why)) } }
     })
 }
 
@@ -196,7 +217,7 @@ async fn more(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
     let is_over = run.completed_at.or(run.cancelled_at).is_some();
     Ok(html! {
         @if viewer.may(Scope::Write) && run.kind == "agents" && !is_over { (say(&run)) }
-        @if let Some(inputs) = run.inputs.as_ref().filter(|it| !it.is_null()) { details.block { summary { "Inputs" } (parts::json_up_to(inputs, BESIDE, None)) } }
+        @if let Some(inputs) = run.inputs.as_ref().filter(|it| !it.is_null()) { details.block { summary { "Inputs" } (parts::json_up_to(inputs, BESIDE, Some(&format!("/runs/{}/inputs/raw", run.id)))) } }
     })
 }
 
@@ -241,8 +262,8 @@ fn question_of(fact: &str) -> Option<(&str, &str)> {
 /// A fact about a question leads to it.
 fn fact_of(fact: &str) -> Markup {
     match question_of(fact) {
-        Some((id, rest)) => html! { a href=(format!("/inbox?open={id}")) { (id) } " " (parts::visible(rest)) },
-        None => html! { (parts::visible(fact)) },
+        Some((id, rest)) => html! { a href=(format!("/inbox?open={id}")) { (id) } " " (parts::long(rest)) },
+        None => html! { (parts::long(fact)) },
     }
 }
 
@@ -447,7 +468,7 @@ fn sums(usage: &UsageSums) -> Markup {
 }
 
 async fn files(state: &Shared, viewer: Viewer, id: &str, query: &str) -> HandlerResult<Markup> {
-    let asked = paging(query, 100);
+    let asked = paging(query, FILES);
     let first = asked.cursor.is_none();
     let page = artifacts::list(State(state.clone()), viewer.reader(), Path(id.to_owned()), Query(asked)).await?.0;
     if page.data.is_empty() && first {
@@ -458,16 +479,19 @@ async fn files(state: &Shared, viewer: Viewer, id: &str, query: &str) -> Handler
             thead { tr { th scope="col" { "Path" } th.r scope="col" { "Size" } th scope="col" { "State" } th.r scope="col" { "Attempt" } th.r scope="col" { "Kept until" } } }
             tbody { @for file in &page.data { tr id=(file.id) {
                 td { @if file.kind == "file" && file.deleted_at.is_none() {
-                        a download href=(format!("/runs/{id}/artifacts/{}", file.id)) { (parts::visible(&file.path)) }
+                        a download href=(format!("/runs/{id}/artifacts/{}", file.id)) { (parts::short(&file.path)) }
                         @if file.state == "final" && image::is_named(&file.path) && file.size <= image::LARGEST {
                             @let shown = format!("/runs/{id}/artifacts/{}/preview", file.id);
-                            " " a.preview href=(shown) { img loading="lazy" alt=(parts::visible(&file.path)) src=(shown); }
+                            " " a.preview href=(shown) { img loading="lazy" alt=(parts::short(&file.path)) src=(shown); }
                         }
-                    } @else { (parts::visible(&file.path)) @if let Some(target) = &file.target { span.quiet { " → " (parts::visible(target)) } } } }
+                    } @else { (parts::short(&file.path)) @if let Some(target) = &file.target { span.quiet { " → " (parts::short(target)) } } } }
                 td.r.num { (parts::bytes(file.size)) } td { (file.state) } td.r.num { (file.attempt) }
                 td.r { @match file.expires_at { Some(at) => (parts::time(at)), None => "–" } }
             } } }
         } }
+        @if page.data.iter().any(|file| !parts::is_short(&file.path) || file.target.as_ref().is_some_and(|target| !parts::is_short(target))) {
+            p.quiet { "Paths that end with … are listed whole by " (parts::command(&format!("repl artifact ls {id}"))) }
+        }
         (parts::more(&format!("/runs/{id}/files"), page.next_cursor.as_deref(), first))
     })
 }

@@ -144,7 +144,7 @@ fn row(run: &RunView, writes: bool) -> Markup {
                 @if run.outcome.as_deref().is_some_and(|it| it != "success") { span.phase { (run.outcome.as_deref().unwrap_or_default()) } }
             }
             td { a.row href=(format!("/runs/{}", run.id)) { (parts::visible(&run.name)) } }
-            td.clip { (what(run)) }
+            td.clip { (what(run, parts::short)) }
             td { @match &run.instance { Some(machine) => code { (machine) }, None => span.quiet { "–" } } }
             td.r { (parts::credits(&run.credits_charged)) }
             td.r { (parts::lasted(run.started_at, ended)) }
@@ -153,14 +153,15 @@ fn row(run: &RunView, writes: bool) -> Markup {
     }
 }
 
-pub(crate) fn what(run: &RunView) -> Markup {
+/// What it runs, with its text cut by `cut`: a command may have 128 KiB.
+pub(crate) fn what(run: &RunView, cut: fn(&str) -> String) -> Markup {
     match (&run.task, run.kind.as_str()) {
-        (Some(task), _) => html! { span title=(parts::visible(task)) { (parts::visible(task)) } },
+        (Some(task), _) => html! { span { (cut(task)) } },
         (None, "agents") => {
             html! { span.quiet { (parts::counted(run.agent_count, "agent", "agents")) ", " (parts::counted(run.step_count, "step", "steps")) } }
         }
         (None, "external") => html! { span.quiet { "external, " (parts::counted(run.step_count, "step", "steps")) } },
-        _ => html! { code title=(parts::visible(&run.command)) { (parts::visible(&run.command)) } },
+        _ => html! { code { (cut(&run.command)) } },
     }
 }
 

@@ -1,7 +1,7 @@
 //! What every page has around it: navigation, the one form that actions use, the line that screen readers hear.
 
 use super::session::{self, Visitor};
-use super::{Door, asset, build, parts, private_html, region};
+use super::{Door, asset, build, parts, private_html, question, region};
 use crate::Shared;
 use axum::http::header;
 use axum::response::Response;
@@ -46,8 +46,11 @@ pub(crate) fn head(title: &str) -> Markup {
 
 /// A page with the number of open questions in its navigation.
 pub(crate) async fn full(state: &Shared, visitor: &Visitor, head: Head<'_>, body: &Markup) -> Response {
-    let count = region::live(state, visitor.viewer(), "/ui/inbox/count").await.ok();
-    let mut response = private_html(dressed(visitor, &head, count.as_ref(), body));
+    let count = question::counted(state, visitor.viewer()).await.ok();
+    let badge = count.as_ref().map(|count| region::around("/ui/inbox/count", question::badge(count.as_deref())));
+    let title = count.flatten().map(|count| format!("({count}) {}", head.title));
+    let head = Head { title: title.as_deref().unwrap_or(head.title), ..head };
+    let mut response = private_html(dressed(visitor, &head, badge.as_ref(), body));
     if visitor.said.is_some() {
         response.headers_mut().insert(header::SET_COOKIE, session::said_cookie(state, visitor.door, None));
     }

@@ -181,6 +181,40 @@ async fn a_question_that_a_colleague_answers_is_shown_answered_and_no_other_take
     assert!(!get(&world, "/ui/inbox", &mine).await.text.contains("formaction"));
 }
 
+/// What a person writes to an agent is meant for the state that they saw.
+#[tokio::test]
+async fn a_word_to_an_agent_of_a_run_that_has_moved_on_is_refused() {
+    let world = world().await;
+    let cookie = enter(&world, &world.admin).await;
+    let page = format!("/runs/{}", repeated::talking(&world).await);
+    let (to, body) = on_page(&world, &cookie, &page, "send", "text=hello").await;
+    asked(&world, &format!("{page}/pause"), json!({})).await;
+    check("send", &post(&world, &to, &cookie, &body).await, "the run is paused now", &page);
+    let (to, body) = on_page(&world, &cookie, &page, "send", "text=hello").await;
+    let done = post(&world, &to, &cookie, &body).await;
+    assert_eq!(done.status, StatusCode::SEE_OTHER, "{}", done.text);
+    assert_eq!(post(&world, &to, &cookie, &body).await.status, StatusCode::SEE_OTHER, "pressed twice it is one act");
+}
+
+#[tokio::test]
+async fn what_failed_is_tried_again_from_the_list() {
+    let world = world().await;
+    let cookie = enter(&world, &world.admin).await;
+    let failed = [repeated::failed(&world).await];
+    let page = get(&world, "/runs?show=failed", &cookie).await.text;
+    let chosen = failed.iter().map(|id| {
+        let of = page.split(&format!(r#"name="run" value="{id} "#)).nth(1).unwrap().split('"').next().unwrap();
+        format!("&run={id}+{of}")
+    });
+    let body = format!("csrf={}{}", form_token(&page), chosen.collect::<String>());
+    let done = post(&world, "/runs?do=retry&at=show%3Dfailed", &cookie, &body).await;
+    assert_eq!((done.status, done.header("location")), (StatusCode::SEE_OTHER, "/runs?show=failed"), "{}", done.text);
+    for id in failed {
+        let now = world.ask("get", &format!("/api/v1/runs/{id}"), Some(&world.admin), &[], "").await.body;
+        assert_eq!(now["attempt_number"], 2, "{now}");
+    }
+}
+
 #[tokio::test]
 async fn several_runs_are_acted_on_and_the_list_keeps_its_filter_and_page() {
     let world = world().await;

@@ -72,7 +72,7 @@ async fn cost(state: &Shared, viewer: Viewer, run: &str, step: &str) -> HandlerR
     Ok(used.steps.into_iter().find(|it| it.step == step).map(|it| it.usage))
 }
 
-/// `GET /runs/{id}/steps/{step}/{input,output}`: the whole of it, as a file.
+/// `GET /runs/{id}/steps/{step}/{input,output,error}`: the whole of it, as a file.
 pub(crate) async fn part(
     State(state): State<Shared>,
     visitor: Visitor,
@@ -83,6 +83,7 @@ pub(crate) async fn part(
     let value = match part.as_str() {
         "input" => found.input,
         "output" => found.output,
+        "error" => found.step.last_error.and_then(|error| serde_json::to_value(error).ok()),
         _ => None,
     };
     let value = value.ok_or_else(|| Refused::not_found("part of a step", part.as_str())).or_shown(&visitor)?;
@@ -100,7 +101,7 @@ fn shown(
     let file = |part: &str| format!("/runs/{run}/steps/{}/{part}", step.id);
     html! {
         div.title { h1 { (parts::visible(&step.name)) } (parts::state(&step.status)) }
-        @if let Some(error) = &step.last_error { (parts::error(error)) }
+        @if let Some(error) = &step.last_error { (parts::error(error, &file("error"))) }
         (parts::facts(vec![
             ("Tool", Some(html! { code { (step.tool) } })),
             ("Try", Some(html! { span.num { (step.tries) " of " (step.max_tries) } })),

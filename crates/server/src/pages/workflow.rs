@@ -10,12 +10,14 @@ use super::shell::{self, Head};
 use super::{OrShown as _, PageResult, parts, run};
 use crate::input::{Nothing, Path, Query};
 use crate::problem::HandlerResult;
+use crate::routes::download;
 use crate::{Shared, manifest, workflow};
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use engine::Scope;
 use maud::{Markup, html};
+use model::Refused;
 use model::time::show_duration;
 use wire::api::{CancelBody, NodeView, WorkflowView};
 
@@ -58,7 +60,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str) -> HandlerR
     let drawn = drawn(state, &it);
     Ok(html! {
         div.title { h1 { (it.intent) } (parts::state(&it.status)) @if viewer.may(Scope::Write) { (actions(&it)) } }
-        @if let Some(error) = &it.error { div.error { (parts::visible(error)) } }
+        @if let Some(error) = &it.error { div.error { (parts::long(error)) } }
         (parts::facts(vec![
             ("Run", it.run.as_ref().map(|run| html! { a href=(format!("/runs/{run}")) { (run) } })),
             ("Machine", it.instance.as_ref().map(|machine| html! { code { (machine) } })),
@@ -71,7 +73,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, id: &str) -> HandlerR
         h2 { "Nodes" }
         div.scroll tabindex="0" role="region" aria-label="Nodes" { table.list {
             thead { tr { th scope="col" { "State" } th scope="col" { "Node" } th scope="col" { "After" } th.r scope="col" { "Tries" } th.r scope="col" { "Took" } th scope="col" { "Result" } } }
-            tbody { @for node in &it.nodes { (row(node)) } }
+            tbody { @for node in &it.nodes { (row(&it.id, node)) } }
         } }
         h2 { "Manifest " code { (owned.id) } }
         p { (parts::state(&owned.status)) @if let Some(outcome) = &owned.outcome { " " (outcome) } }
@@ -115,15 +117,15 @@ fn drawn(state: &Shared, it: &WorkflowView) -> Option<Markup> {
     graph(&format!("Graph of {}", it.id), &nodes, &edges, &state.pages.layouts)
 }
 
-fn row(node: &NodeView) -> Markup {
+fn row(workflow: &str, node: &NodeView) -> Markup {
     html! {
         tr id=(format!("n-{}", node.name)) {
             td { (parts::state(&node.status)) } td { (parts::visible(&node.name)) }
             td.quiet { (parts::visible(&node.after.join(", "))) } td.r.num { (node.tries) } td.r { (parts::lasted(node.started_at, node.ended_at)) }
             td {
-                @if let Some(error) = &node.error { span.bad { (parts::visible(error)) } }
+                @if let Some(error) = &node.error { @if !parts::is_short(error) { a href=(format!("/workflows/{workflow}/nodes/{}", node.name)) download { "Download" } " " } span.bad { (parts::short(error)) } }
                 @if let Some(child) = &node.child { a href=(format!("/workflows/{child}")) { (child) } }
-                @if let Some(output) = node.output.as_ref().filter(|it| !it.is_null()) { details { summary { "Output" } (parts::json_up_to(output, 1024, None)) } }
+                @if let Some(output) = node.output.as_ref().filter(|it| !it.is_null()) { details { summary { "Output" } (parts::json_up_to(output, 1024, Some(&format!("/workflows/{workflow}/nodes/{}", node.name)))) } }
                 @if node.compensated_at.is_some() { span.phase { "undone" } }
             }
         }
@@ -144,6 +146,20 @@ fn actions(it: &WorkflowView) -> Markup {
             }
         }
     }
+}
+
+/// `GET /workflows/{id}/nodes/{node}`: what a node answered, or why it failed, as a file.
+pub(crate) async fn output(
+    State(state): State<Shared>,
+    visitor: Visitor,
+    Path((id, name)): Path<(String, String)>,
+) -> Result<Response, super::Refusal> {
+    let shown = workflow::show(State(state), visitor.viewer().reader(), Path(id.clone())).await.or_shown(&visitor)?.0;
+    let node = shown.nodes.into_iter().find(|node| node.name == name);
+    let node = node.ok_or_else(|| Refused::not_found("node", name.as_str())).or_shown(&visitor)?;
+    let value = node.output.or_else(|| node.error.map(Into::into));
+    let value = value.ok_or_else(|| Refused::not_found("output", name.as_str())).or_shown(&visitor)?;
+    Ok(download(&format!("{id}-{name}.json"), format!("{value:#}").into()))
 }
 
 /// `POST /workflows/{id}/{cancel,retry}`. A retry is another workflow, and leads there.

@@ -161,7 +161,7 @@ pub async fn a_record_and_a_listed_artifact_keep_the_content_that_they_name(w: &
     assert_eq!(condemned().await, 0, "an artifact lists it");
     let used = hash.clone();
     assert!(write(&w.store, move |tx| content::touch(tx, ORG, &used)).await.unwrap());
-    write(&w.store, move |tx| store::artifact::deleted(tx, artifact)).await.unwrap();
+    write(&w.store, move |tx| store::artifact::deleted(tx, (RunId(7), artifact))).await.unwrap();
     assert_eq!(condemned().await, 1);
     assert!(!write(&w.store, move |tx| content::touch(tx, ORG, &hash)).await.unwrap(), "it is going");
 }

@@ -236,7 +236,7 @@ pub async fn artifacts_reserve_their_bytes(w: &World) {
     );
     let link = announce("out/l", 0, EntryKind::Link { target: "a".into() }).await.unwrap();
     assert_eq!((link.state.as_str(), link.what.target()), ("uploading", Some("a")));
-    let finalise = |id| write(&w.store, move |tx| artifact::finalise(tx, id, 7, "00"));
+    let finalise = |id| write(&w.store, move |tx| artifact::finalise(tx, (run, id), 7, "00"));
     assert_eq!(finalise(first.id).await, Ok(true));
     assert_eq!(read(&w.store, move |tx| artifact::uploading(tx, run)).await, 1);
     write(&w.store, move |tx| artifact::give_up(tx, run)).await.unwrap();

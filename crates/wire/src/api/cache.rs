@@ -100,5 +100,8 @@ pub struct Backtrack {
     pub credits_micro: Option<i64>,
     /// What it was executed with, by name. Of variables only the names.
     pub inputs: serde_json::Value,
+    /// Of inputs that are results themselves, by the input's name: the newest execution of that call, or the dag that it is the root of.
+    #[serde(default)]
+    pub made_by: std::collections::BTreeMap<String, String>,
     pub value: serde_json::Value,
 }

@@ -50,6 +50,17 @@ pub struct InstanceView {
     pub ready_at: Option<i64>,
     pub last_seen_at: Option<i64>,
     pub idle_since: Option<i64>,
+    /// Since when the job on it has it; none while no job is on it.
+    #[serde(default)]
+    pub busy_since: Option<i64>,
+    /// How long it has existed, up to its end.
+    #[serde(default)]
+    pub machine_ms: i64,
+    /// Its price for that time. What was charged for it stands in the ledger.
+    #[serde(default)]
+    pub credits_so_far: String,
+    #[serde(default)]
+    pub credits_so_far_micro: i64,
     pub terminated_at: Option<i64>,
     pub held_until: Option<i64>,
 }

@@ -5,10 +5,12 @@
   const follower = tell => {
     const pages = new Map(), known = new Map();
     let stream, timer, open = "";
-    const send = (src, v) => { for (const [page, list] of pages) if (list.includes(src)) tell(page, { src, v }); };
+    const send = (src, v) => { for (const [page, { list }] of pages) if (list.includes(src)) tell(page, { src, v }); };
     const all = message => { for (const page of pages.keys()) tell(page, message); };
     const connect = () => {
-      const list = [...new Set([...pages.values()].flat())].sort(), wanted = list.join(" ");
+      // A page that has crashed says no goodbye: those not heard for five minutes are gone. The server takes 200 regions: the newest pages'.
+      for (const [page, { at }] of pages) if (at < Date.now() - 3e5) pages.delete(page);
+      const list = [...new Set([...pages.values()].reverse().flatMap(it => it.list))].slice(0, 200).sort(), wanted = list.join(" ");
       if (wanted === open && stream && stream.readyState !== 2) return;
       if (stream) stream.close();
       open = wanted; stream = undefined; known.clear();
@@ -25,8 +27,9 @@
       };
     };
     return {
+      all,
       set(page, list) {
-        pages.set(page, list);
+        pages.delete(page); pages.set(page, { list, at: Date.now() });
         for (const src of list) if (known.has(src)) tell(page, { src, v: known.get(src) });
         clearTimeout(timer); timer = setTimeout(connect, 40);
       },
@@ -36,6 +39,8 @@
 
   if (typeof document === "undefined") {
     const hub = follower((page, message) => page.postMessage(message));
+    // The console of a shared worker is hidden: pages say what went wrong in it.
+    self.onerror = fault => hub.all({ fault });
     self.onconnect = e => {
       const page = e.ports[0];
       page.onmessage = m => m.data === "bye" ? hub.drop(page) : hub.set(page, m.data);
@@ -43,7 +48,7 @@
     return;
   }
 
-  const root = document.documentElement, title = document.title;
+  const root = document.documentElement, title = document.title.replace(/^\(\d+\+?\) /, "");
   const regions = () => [...document.querySelectorAll("live-region")];
   let link, speakAt = 0, pending = "", cut;
   const said = () => document.getElementById("said");
@@ -58,8 +63,18 @@
     if (pending.endsWith(ending)) pending = "";
     if (said() && said().textContent.endsWith(ending)) said().textContent = "";
   };
+  // Another build has made what came: once a minute, because two builds behind one address would have it for ever.
+  const renew = () => {
+    const now = Date.now();
+    let last = now;
+    try { last = +sessionStorage.renewed || 0; } catch { /* Nothing is kept here. */ }
+    if (last > now - 6e4) return speak("The server was updated: load this page again.");
+    sessionStorage.renewed = now;
+    location.reload();
+  };
   const hear = message => {
-    if (message.build && message.build !== root.dataset.build) return location.reload();
+    if (message.fault) console.error(message.fault);
+    if (message.build && message.build !== root.dataset.build) return renew();
     if (message.over) return location.reload();
     if (message.up === false) { clearTimeout(cut); cut = setTimeout(() => speak("Not connected: this page may be out of date."), 2000); }
     if (message.up) { clearTimeout(cut); if (said() && said().textContent.startsWith("Not connected")) speak("Connected again."); }
@@ -74,7 +89,7 @@
         link = { set: list => port.postMessage(list), drop: () => port.postMessage("bye") };
       } else {
         const hub = follower((_, message) => hear(message));
-        link = { set: list => hub.set(1, list), drop: () => hub.drop(1) };
+        link = { set: list => document.hidden || hub.set(1, list), drop: () => hub.drop(1) };
         document.addEventListener("visibilitychange", () => document.hidden ? link.drop() : connect());
       }
     }
@@ -130,7 +145,7 @@
           const answer = await fetch(this.getAttribute("src"), { cache: "no-store" });
           if (answer.status === 401) return location.reload();
           if (!answer.ok) break;
-          if (answer.headers.get("x-build") !== root.dataset.build) return location.reload();
+          if (answer.headers.get("x-build") !== root.dataset.build) return renew();
           const html = await answer.text();
           await this.settled();
           this.dataset.v = answer.headers.get("x-version");
@@ -219,7 +234,7 @@
   let go = 0;
   const off = () => { try { return localStorage.getItem("keys") === "off"; } catch { return false; } };
   const move = step => {
-    const rows = [...document.querySelectorAll(".list tbody tr, .letters li")].filter(row => row.querySelector("a"));
+    const rows = [...document.querySelectorAll(".list tbody tr, .letters li, .tree .node")].filter(row => row.querySelector("a"));
     if (!rows.length) return;
     const at = rows.findIndex(row => row.classList.contains("at") || row.contains(document.activeElement));
     const next = rows[Math.min(rows.length - 1, Math.max(0, at < 0 ? (step > 0 ? 0 : rows.length - 1) : at + step))];
@@ -303,6 +318,6 @@
     // The line that failed stands behind a few others.
     const fails = document.querySelector(".log .fails"), box = fails && fails.closest(".log");
     if (fails) box.scrollTop = fails.offsetTop - box.offsetTop - 250;
-    if (regions().length) connect();
+    if (regions().length) { connect(); setInterval(connect, 6e4); }
   });
 })();
