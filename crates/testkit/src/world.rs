@@ -173,6 +173,8 @@ pub struct World {
     /// How far the clock was set back: so much longer may things take.
     pub set_back_ms: i64,
     pub database_lost: bool,
+    /// The database that was lost, which only the oracle can still read.
+    pub lost_store: Option<Store>,
     /// What people who import were answered, and what was imported.
     pub told: Told,
     pub imports: Vec<RunId>,
@@ -242,6 +244,7 @@ impl World {
             broken: Vec::new(),
             set_back_ms: 0,
             database_lost: false,
+            lost_store: None,
             told: Told::default(),
             imports: Vec::new(),
             strangers: Vec::new(),
