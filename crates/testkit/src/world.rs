@@ -5,6 +5,7 @@ use crate::auditor::Auditor;
 use crate::chance::Chance;
 use crate::client::Client;
 use crate::database_pool::REUSE;
+use crate::external_run::ExternalProgram;
 use crate::faults::{Decision, Faults, Kind};
 use crate::follower::Follower;
 use crate::loss::{Told, strangers};
@@ -56,6 +57,10 @@ pub enum Happening {
     /// The person on duty looks for open tickets.
     Duty,
     Follower {
+        index: usize,
+    },
+    /// A program outside goes on with its own run.
+    External {
         index: usize,
     },
     /// A program outside asks for a step, or goes on with the one it has.
@@ -168,6 +173,7 @@ pub struct World {
     pub clients: Vec<Client>,
     pub followers: Vec<Follower>,
     pub outsiders: Vec<Outsider>,
+    pub externals: Vec<ExternalProgram>,
     pub truth: Truth,
     pub broken: Vec<(Promise, String)>,
     /// How far the clock was set back: so much longer may things take.
@@ -240,6 +246,7 @@ impl World {
             clients: Vec::new(),
             followers: Vec::new(),
             outsiders: Vec::new(),
+            externals: Vec::new(),
             truth: Truth::default(),
             broken: Vec::new(),
             set_back_ms: 0,
@@ -355,6 +362,7 @@ impl World {
             Happening::Client { index } => self.ask(index),
             Happening::Duty => self.answer_questions(),
             Happening::Follower { index } => self.read_on(index),
+            Happening::External { index } => self.external_program(index),
             Happening::Outsider { index } => self.outsider(index),
             Happening::Blow { kind, ms } => self.strike(kind, ms),
             Happening::StreamClosed { instance, boot } => self.stream_closed(instance, boot),
