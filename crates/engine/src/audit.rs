@@ -24,8 +24,10 @@ use store::{EntryKind, Tx, WorkKind};
 const PAGE: i64 = 200;
 /// An item that is overdue by more than this is reported.
 const OVERDUE_MS: i64 = 60_000;
-/// The same for an agent's item that waits for its turn to run alone.
-const SUSPECTS_TURN_MS: i64 = 15 * 60_000;
+/// The same while an item that is suspected of killing its holders is due: it runs alone, and each call that it makes may take minutes.
+const BEHIND_SUSPECTS_MS: i64 = 15 * 60_000;
+/// Overdue items among which a suspect is looked for.
+const LOOKED_AT: i64 = 1000;
 
 #[derive(Debug, Clone, Default)]
 pub struct Audit {
@@ -331,7 +333,8 @@ fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), 
         let free_at = free_at(tx, &item)?;
         owned |= item.due.is_some() || free_at.is_none();
         if let Some(due) = item.due.zip(free_at).map(|(due, free)| due.max(free))
-            && at.since(due) > overdue_after(&item)
+            && at.since(due) > OVERDUE_MS
+            && (at.since(due) > BEHIND_SUSPECTS_MS || !is_behind_suspects(tx)?)
         {
             let (name, held) = (model::slug(subject), item.owner.is_some());
             let holder = if held { ", held by a dead worker" } else { "" };
@@ -343,13 +346,17 @@ fn owner(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<(), 
     Ok(())
 }
 
-/// An agent's item that is suspected of killing its holders is leased alone, behind other suspects whose calls may take minutes.
-fn overdue_after(item: &store::work::ItemState) -> i64 {
-    let deaths = item.deaths + i64::from(item.owner.is_some());
-    match item.kind {
-        WorkKind::Agent if deaths >= store::work::SUSPECT_AFTER => SUSPECTS_TURN_MS,
-        _ => OVERDUE_MS,
+/// Whether an item that is suspected of killing its holders is due, or under way: all others wait for it.
+fn is_behind_suspects(tx: &mut Tx) -> Result<bool, Failure> {
+    let at = tx.at();
+    for item in store::work::overdue(tx, at, LOOKED_AT)? {
+        // The death of its last holder counts when the next one takes it.
+        let last = item.owner.is_some() && free_at(tx, &item)?.is_some();
+        if item.deaths + i64::from(last) >= store::work::SUSPECT_AFTER {
+            return Ok(true);
+        }
     }
+    Ok(false)
 }
 
 /// Since when other workers may take the item: none while its holder is alive.

@@ -347,8 +347,9 @@ fn step_event<R: Rows>(rows: &mut R, id: StepId, event: &StepEvent) -> Result<bo
         Some(parent) => child::count(rows, parent, &step, &next)?,
         None => count(rows, &step, &next)?,
     }
-    if child::is_worked_on(&step) && !child::is_worked_on(&next) {
-        child::end_children(rows, &next)?;
+    let asked_about = next.verifying && !step.verifying;
+    if child::is_worked_on(&step) && (asked_about || !child::is_worked_on(&next)) {
+        child::end_children(rows, &step, &next)?;
     }
     for consequence in consequences {
         match consequence {

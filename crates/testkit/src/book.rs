@@ -34,6 +34,16 @@ model::string_enum! {
         StepReportedLate = "step-reported-late",
         /// By a program outside that polls for steps of a plan.
         StepTaken = "step-taken",
+        /// A `verify` said whether a step with an unknown outcome had happened.
+        Verified = "verified",
+        /// A `for_each` made a task for each item.
+        MadePerItem = "made-per-item",
+        /// An `if` was false, or a `for_each` had no item.
+        NotNeeded = "not-needed",
+        /// A run of agents came to the end of its budget.
+        BudgetSpent = "budget-spent",
+        /// A program outside finished its own run.
+        ProgramFinished = "program-finished",
         /// Its lease was over when it reported the end.
         TakenReportedLate = "taken-reported-late",
         /// A heartbeat told it to stop.
@@ -117,6 +127,11 @@ impl Book {
     /// The database is lost: what is submitted again is another run, whose steps have other keys.
     pub fn forget_names(&mut self) {
         self.keys.clear();
+    }
+
+    /// Whether the step of this name had an effect.
+    pub fn has_happened(&self, name: &str) -> bool {
+        self.keys.get(name).is_some_and(|key| self.of(key).effects > 0)
     }
 
     pub fn approves(&mut self, input: &Value) {

@@ -68,7 +68,9 @@ pub fn document(_: &EngineContext, (org, _): (OrgId, &str), document: Json) -> R
 pub fn step(chance: &mut Chance, name: &str) -> StepPlan {
     let spec = cached(plain(String::new()), chance);
     let input = json!({ "function": RUN, "inputs": [spec], "cache": !chance.one_in(6) });
-    StepPlan { idempotent: true, input, timeout_ms: 10 * MINUTE, ..StepPlan::new(name, ToolKind::Call) }
+    // Its agent may hold the only machine that the call could run on: 27 tries at three levels must be over within the life of a world.
+    let timeout_ms = chance.pick(&[MINUTE, 3 * MINUTE]);
+    StepPlan { idempotent: true, input, timeout_ms, ..StepPlan::new(name, ToolKind::Call) }
 }
 
 /// What a user that is no run asks for, and which situation that was.

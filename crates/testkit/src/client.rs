@@ -6,7 +6,7 @@ use crate::chance::Chance;
 use crate::machine::{Plan, Steps};
 use crate::plans;
 use engine::run::{Action, Plans, Submission};
-use model::spec::{Command, OnLostControl, Priority, Resources, Retry, RetryEvent, RunSpec};
+use model::spec::{Command, OnLostControl, Priority, Resources, Retry, RetryEvent, RunKind, RunSpec};
 use model::time::{MINUTE, SECOND};
 use model::{Credits, OrgId, RunId};
 use store::idempotency::Key;
@@ -86,6 +86,8 @@ impl Client {
         let client = if of_agents {
             let (spec, plans) = plans::draw(number, chance);
             Client { plans, ..Client::of(number, spec) }
+        } else if chance.one_in(8) {
+            Client::of(number, external(chance))
         } else if start && chance.one_in(3) {
             for _ in 0..chance.pick(&[0, 0, 1, 2]) {
                 wishes.push((from_ms + chance.between(0, 2 * within_ms), cached_run::wish(chance)));
@@ -154,6 +156,17 @@ fn wish(chance: &mut Chance) -> Wish {
         8 => Wish::Terminate { force: chance.one_in(2) },
         _ => Wish::Meddle,
     }
+}
+
+/// A run that a program outside drives.
+fn external(chance: &mut Chance) -> RunSpec {
+    let retry = chance.one_in(3).then(|| Retry {
+        max_attempts: 2,
+        on_events: vec![RetryEvent::Error],
+        duration_ms: None,
+        delay_ms: None,
+    });
+    RunSpec { kind: RunKind::External, command: Command::Argv(Vec::new()), retry, ..plain(String::new()) }
 }
 
 fn spec(text: String, chance: &mut Chance) -> RunSpec {

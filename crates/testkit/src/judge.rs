@@ -121,6 +121,9 @@ impl World {
             self.complain(Promise::NotRepeated, what);
         }
         let really = |code: i32| executions.iter().any(|execution| execution.exit_code == Some(code));
+        if run.spec.kind == RunKind::External {
+            return self.judge_usage(run);
+        }
         if run.spec.kind == RunKind::Agents {
             self.note_situations(run);
             self.judge_usage(run);
@@ -163,11 +166,22 @@ impl World {
         if steps.expect("a database in memory is read").iter().any(called) {
             self.tool.book().meets(Situation::StepCalled);
         }
+        let tasks = now(self.store.read("sim.tasks", move |tx| store::task::of_attempt(tx, id, attempt)));
+        let tasks = tasks.expect("a database in memory is read");
         let mut book = self.tool.book();
         let by_goal = run.spec.plan.goal && run.plan_version > 1;
         let again = run.plan_version > 1 + i64::from(run.spec.plan.goal);
         let retried = run.attempt > 1 && run.spec.failure_mode == FailureMode::Retry;
-        let met = [(by_goal, Situation::PlanMade), (again, Situation::PlannedAgain), (retried, Situation::RunRetried)];
+        let spent =
+            run.status == RunStatus::Failed && run.last_error.as_ref().is_some_and(|error| error.code == "budget");
+        let met = [
+            (by_goal, Situation::PlanMade),
+            (again, Situation::PlannedAgain),
+            (retried, Situation::RunRetried),
+            (spent, Situation::BudgetSpent),
+            (tasks.iter().any(|task| task.item.is_some()), Situation::MadePerItem),
+            (tasks.iter().any(|task| task.unneeded), Situation::NotNeeded),
+        ];
         met.into_iter().filter(|(is_met, _)| *is_met).for_each(|(_, situation)| book.meets(situation));
     }
 

@@ -11,6 +11,7 @@ mod client;
 mod control;
 mod database_pool;
 mod duty;
+mod external_run;
 mod faults;
 mod follower;
 mod judge;

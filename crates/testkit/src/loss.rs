@@ -90,7 +90,8 @@ impl World {
             }
         }
         self.fate.leave();
-        self.store = open_store(&self.now, &self.fate, &self.auditor, self.now.wall_ms());
+        let next = open_store(&self.now, &self.fate, &self.auditor, self.now.wall_ms());
+        self.lost_store = Some(std::mem::replace(&mut self.store, next));
         self.tool.store = self.store.clone();
         let outside = engine(&self.config, &self.far, &self.tool, &self.store, false);
         self.auditor.begin(outside.clone());

@@ -13,6 +13,7 @@ use engine::Engine;
 use engine::allocation::SlotRender;
 use engine::instance::InstanceRender;
 use engine::run::{Action, KeyedResponse, Render};
+use model::spec::RunKind;
 use model::time::SECOND;
 use model::{Failure, JobId, Refused, RunId};
 use std::sync::Arc;
@@ -146,6 +147,10 @@ impl World {
         match (wish, answer) {
             (None, Ok(body)) => {
                 client.run = String::from_utf8(body).ok().and_then(|text| text.parse().ok());
+                let (kind, org, run) = (client.spec.kind, self.orgs[client.org], client.run);
+                if let Some(run) = run.filter(|_| kind == RunKind::External) {
+                    self.add_external(org, run);
+                }
                 self.follow(index);
             }
             (None, Err(Failure::Refused(Refused::Unaffordable { .. }))) if poor => client.turned_away = true,

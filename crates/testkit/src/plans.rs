@@ -7,6 +7,7 @@ use crate::client::plain;
 use crate::machine::{Plan, Steps};
 use crate::outsider::TOOL;
 use engine::run::Plans;
+use model::Credits;
 use model::plan::{AgentPlan, LLM_TURN_TIMEOUT_MS, MachinePlan, Policy, RunPlan, StepPlan, TaskPlan, ToolPlan};
 use model::recovery::OnExhausted;
 use model::spec::{Command, FailureMode, PlanRules, Retry, RetryEvent, RunKind, RunSpec};
@@ -45,6 +46,8 @@ pub fn draw(number: u64, chance: &mut Chance) -> (RunSpec, Plans) {
         command: Command::Argv(Vec::new()),
         failure_mode: mode(chance),
         retry,
+        // As for a task: the last ends the run within a minute of its machines.
+        budget: chance.pick(&[None, None, None, Some(Credits(5_000)), Some(Credits(100))]),
         ..plain(String::new())
     };
     let document = planned.then(|| document(rules.max_agents, goal));
@@ -62,7 +65,13 @@ fn agent(number: u64, chance: &mut Chance, name: String) -> AgentPlan {
     let machine = chance.one_in(2);
     let tasks = (0..chance.between(1, 4) as usize).map(|position| {
         let path = format!("{number}/{name}/t{position}");
-        task(chance, position, &path, machine)
+        match chance.one_in(6) {
+            true => TaskPlan {
+                for_each: Some(chance.pick(&[&[][..], &[1, 2], &[1, 2, 3]]).into()),
+                ..task(chance, position, &format!("{path}/${{{{ item }}}}"), machine)
+            },
+            false => task(chance, position, &path, machine),
+        }
     });
     let tasks = tasks.collect();
     let machine = machine.then(MachinePlan::default);
@@ -75,10 +84,17 @@ fn task(chance: &mut Chance, position: usize, path: &str, machine: bool) -> Task
         let path = format!("{path}/{name}");
         step(chance, Place { name, machine, path })
     });
-    let steps = steps.collect();
+    let mut steps: Vec<StepPlan> = steps.collect();
+    steps.iter_mut().for_each(|step| step.condition = condition(chance));
     let after = if position > 0 && chance.one_in(3) { vec![position - 1] } else { vec![] };
     let (mode, parallel) = (mode(chance), chance.between(1, 3));
-    TaskPlan { mode, parallel, after, ..TaskPlan::new(&format!("t{position}"), steps) }
+    TaskPlan { mode, parallel, after, condition: condition(chance), ..TaskPlan::new(&format!("t{position}"), steps) }
+}
+
+/// Most are needed.
+fn condition(chance: &mut Chance) -> Option<String> {
+    let known = [None, None, None, None, Some("${{ 1 == 1 }}"), Some("${{ 1 == 2 }}")];
+    chance.pick(&known).map(str::to_owned)
 }
 
 fn step(chance: &mut Chance, place: Place) -> StepPlan {
@@ -102,6 +118,7 @@ fn step(chance: &mut Chance, place: Place) -> StepPlan {
 fn external(chance: &mut Chance, place: Place) -> StepPlan {
     let input = json!({ "tool": TOOL, "input": { "name": place.path } });
     StepPlan {
+        verify: verify(chance, &place.path),
         idempotent: chance.one_in(2),
         timeout_ms: chance.pick(&[40 * SECOND, 10 * MINUTE]),
         input,
@@ -116,10 +133,17 @@ fn request(chance: &mut Chance, place: Place, asks: bool) -> StepPlan {
     let ends = if !once && chance.one_in(4) { "badly" } else { "well" };
     let mut input = json!({ "once": once, "ends": ends });
     // An input that a person has changed has another key.
+    let verify = verify(chance, &place.path).filter(|_| !asks);
     let (field, value) = if asks { ("asks", true.into()) } else { ("name", Value::from(place.path)) };
     input[field] = value;
     let policy = asks.then_some(Policy::Ask);
-    StepPlan { idempotent: !once, policy, input, ..StepPlan::new(&place.name, ToolKind::Http) }
+    StepPlan { idempotent: !once, policy, input, verify, ..StepPlan::new(&place.name, ToolKind::Http) }
+}
+
+/// Asks the far side about the step of this name.
+fn verify(chance: &mut Chance, path: &str) -> Option<Box<StepPlan>> {
+    let input = json!({ "verifies": path });
+    chance.one_in(3).then(|| StepPlan { idempotent: true, input, ..StepPlan::new("verify", ToolKind::Http) }.into())
 }
 
 /// A command on the agent's machine. What it leaves there may be needed later, or not kept.

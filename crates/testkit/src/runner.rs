@@ -426,12 +426,14 @@ impl World {
     /// Its effect is counted by the key under which the control plane has begun it.
     fn command_begins(&mut self, name: &str, job: JobId, step: StepTry) {
         self.note(format_args!("{step} of {job} begins on {name}"));
-        let row = now(self.store.read("sim.step", move |tx| store::step::find(tx, step.id)));
-        let row = match row.expect("a database in memory is read") {
-            Some(row) => row,
-            // It was sent before the database was lost, and its key went with the row.
-            None if self.database_lost => return,
-            None => return self.complain(Promise::Safe, format!("{step} begins without a row")),
+        // What was sent before the database was lost has its row there.
+        let known = [Some(&self.store), self.lost_store.as_ref()].into_iter().flatten();
+        let row = known.into_iter().find_map(|store| {
+            let row = now(store.read("sim.step", move |tx| store::step::find(tx, step.id)));
+            row.expect("a database in memory is read")
+        });
+        let Some(row) = row else {
+            return self.complain(Promise::Safe, format!("{step} begins without a row"));
         };
         let Some(rows_key) = row.key.clone() else {
             return self.complain(Promise::Safe, format!("{step} begins without a key"));

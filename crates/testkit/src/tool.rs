@@ -1,7 +1,7 @@
 //! The tools that steps call in the simulated world: calls take their time, fail by class and effect, and end with the process that made
 //! them. What really happened stands in the book.
 
-use crate::book::Book;
+use crate::book::{Book, Situation};
 use crate::chance::Chance;
 use crate::faults::{Faults, Kind};
 use crate::time::Now;
@@ -10,7 +10,7 @@ use model::Effect;
 use model::recovery::ErrorClass;
 use model::step::{Recorded, StepStatus};
 use model::time::SECOND;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use store::Store;
@@ -100,6 +100,9 @@ impl FarTool {
             return Err(ToolFailure::new(ErrorClass::Transient, Effect::None, "refused", "nobody listens"));
         }
         self.goes_on().await;
+        if let Some(name) = call.input["verifies"].as_str() {
+            return Ok(self.verifies(name, &call.key));
+        }
         self.happens(call);
         self.dies_here(Kind::CallCrashAfter).await;
         self.now.wait(self.draw(&[0, 0, 100, 20 * SECOND, 40 * SECOND])).await;
@@ -112,6 +115,19 @@ impl FarTool {
         }
         self.book().answered(&call.key);
         Ok(ToolAnswer { output: Value::Null, usage: None })
+    }
+
+    /// Tells whether a step had its effect, as the far side knows it. Now and then it cannot tell.
+    fn verifies(&self, name: &str, key: &str) -> ToolAnswer {
+        let says = match self.draw(&[0, 0, 0, 1]) {
+            1 => "perhaps",
+            _ if self.book().has_happened(name) => "done",
+            _ => "not_done",
+        };
+        let mut book = self.book();
+        book.answered(key);
+        book.meets(Situation::Verified);
+        ToolAnswer { output: json!({ "body": says }), usage: None }
     }
 
     fn happens(&self, call: &ToolCall) {

@@ -5,6 +5,7 @@ use crate::auditor::Auditor;
 use crate::chance::Chance;
 use crate::client::Client;
 use crate::database_pool::REUSE;
+use crate::external_run::ExternalProgram;
 use crate::faults::{Decision, Faults, Kind};
 use crate::follower::Follower;
 use crate::loss::{Told, strangers};
@@ -56,6 +57,10 @@ pub enum Happening {
     /// The person on duty looks for open tickets.
     Duty,
     Follower {
+        index: usize,
+    },
+    /// A program outside goes on with its own run.
+    External {
         index: usize,
     },
     /// A program outside asks for a step, or goes on with the one it has.
@@ -168,11 +173,14 @@ pub struct World {
     pub clients: Vec<Client>,
     pub followers: Vec<Follower>,
     pub outsiders: Vec<Outsider>,
+    pub externals: Vec<ExternalProgram>,
     pub truth: Truth,
     pub broken: Vec<(Promise, String)>,
     /// How far the clock was set back: so much longer may things take.
     pub set_back_ms: i64,
     pub database_lost: bool,
+    /// The database that was lost, which only the oracle can still read.
+    pub lost_store: Option<Store>,
     /// What people who import were answered, and what was imported.
     pub told: Told,
     pub imports: Vec<RunId>,
@@ -238,10 +246,12 @@ impl World {
             clients: Vec::new(),
             followers: Vec::new(),
             outsiders: Vec::new(),
+            externals: Vec::new(),
             truth: Truth::default(),
             broken: Vec::new(),
             set_back_ms: 0,
             database_lost: false,
+            lost_store: None,
             told: Told::default(),
             imports: Vec::new(),
             strangers: Vec::new(),
@@ -352,6 +362,7 @@ impl World {
             Happening::Client { index } => self.ask(index),
             Happening::Duty => self.answer_questions(),
             Happening::Follower { index } => self.read_on(index),
+            Happening::External { index } => self.external_program(index),
             Happening::Outsider { index } => self.outsider(index),
             Happening::Blow { kind, ms } => self.strike(kind, ms),
             Happening::StreamClosed { instance, boot } => self.stream_closed(instance, boot),

@@ -190,6 +190,27 @@ fn an_item_that_a_dead_worker_holds_has_no_owner() {
     bench.check(); // taken over
 }
 
+#[test]
+fn what_waits_behind_a_suspect_is_reported_after_a_quarter_of_an_hour() {
+    let mut bench = Bench::new();
+    bench.runners.plan = Some(Plan::Run);
+    let (waits, suspect) = (bench.submit(spec()), bench.submit(spec()));
+    bench.settle();
+    let reports = |since_ms: i64, deaths: i64| {
+        let due = bench.at() - since_ms;
+        plant(&bench, "UPDATE work SET due = $1 WHERE kind = 'run'", vec![Value::from(due)]);
+        let row = vec![Value::from(deaths), Value::from(suspect.0)];
+        plant(&bench, "UPDATE work SET deaths = $1 WHERE kind = 'run' AND subject = $2", row);
+        let found = broken(&bench, "7 owner");
+        found.iter().any(|broken| broken.subject == waits.to_string())
+    };
+    assert!(!reports(50 * SECOND, 0));
+    assert!(reports(2 * MINUTE, 0));
+    assert!(reports(2 * MINUTE, store::work::SUSPECT_AFTER - 1), "one death is no evidence");
+    assert!(!reports(2 * MINUTE, store::work::SUSPECT_AFTER), "the other item is worked on alone first");
+    assert!(reports(16 * MINUTE, store::work::SUSPECT_AFTER));
+}
+
 /// An agent in its first task: one step has ended, one hangs, one has not begun.
 fn of_agents() -> Bench {
     let mut bench = Bench::brief();

@@ -6,7 +6,9 @@ use crate::artifacts;
 use crate::bench::{Bench, now, settings};
 use crate::crashes::around_every_write;
 use crate::machines::{Does, ended};
+use adapters::tool::fake::Fate;
 use engine::Config;
+use engine::durable::{Asker, Begin, Request, StepClaim};
 use engine::run::{Action, Plans};
 use engine::runner::{Output, StepChunk, What};
 use model::agent::AgentStatus;
@@ -222,6 +224,29 @@ fn a_verify_may_be_a_command() {
         assert_eq!(bench.jobs(run).len(), if lost { 2 } else { 1 });
         bench.check();
     }
+}
+
+/// The program of a command is gone with its machine, and with it the step that it had begun: a `verify` asks about both.
+#[test]
+fn what_a_lost_command_has_begun_ends_before_its_verify_asks() {
+    let mut bench = Bench::new();
+    script(&mut bench, |_| Does::Runs);
+    bench.tool.decide_by(Box::new(|_, _| Fate::hang()));
+    let verify = Some(Box::new(call("look")));
+    let run = submit_agents(&mut bench, vec![one_task(vec![StepPlan { verify, ..once("pay") }])]);
+    bench.settle();
+    let (job, pay) = (running_job(&bench, run), tries(&found(&bench, run, "pay")));
+    let claim = StepClaim { org: bench.org, run, attempt: job.attempt, job: job.id, epoch: job.epoch, step: pay };
+    let (name, input) = ("inner".to_owned(), json!(1));
+    let begin = Begin { name, key: None, input, idempotent: false, lease_ms: HOUR, max_cost: Credits::ZERO };
+    now(bench.engine.begin_step(Request::plain(Asker::Job(claim), run), begin)).unwrap();
+    bench.check();
+    lose_machine(&mut bench, run);
+    bench.advance(MINUTE);
+    assert!(found(&bench, run, "pay").verifying);
+    let inner = found(&bench, run, "pay/inner");
+    assert!(inner.status == StepStatus::Cancelled && inner.outcome_unknown, "{inner:?}");
+    bench.check();
 }
 
 #[test]

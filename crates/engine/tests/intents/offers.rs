@@ -421,6 +421,35 @@ fn a_crash_at_any_write_repeats_no_step_that_must_not_be() {
 }
 
 /// The run is tried again while a program works on one of its steps: that program's word still counts, and no other does it again (R151).
+/// A late report or a cancel ends the step before its `verify` has answered: the pause of its run does not wait for that call.
+#[test]
+fn a_step_that_ends_while_it_is_verified_leaves_no_act_behind() {
+    for late in [true, false] {
+        let mut bench = Bench::new();
+        bench.tool.decide_by(Box::new(|_, _| Fate::hang()));
+        let verify = StepPlan { idempotent: true, ..StepPlan::new("verify", ToolKind::Http) };
+        let asked = StepPlan { verify: Some(verify.into()), ..external("a") };
+        let run = submit_agents(&mut bench, vec![agent("one", vec![task("all", vec![asked, external("b")])])]);
+        bench.settle();
+        let taken = take(&bench);
+        bench.advance(45 * SECOND);
+        assert!(found(&bench, run, "a").verifying, "its time is over");
+        check(&bench);
+        if late {
+            end(&mut bench, &taken, done(json!(7))).unwrap();
+            assert_eq!(found(&bench, run, "a").status, StepStatus::Completed);
+            bench.act(run, Action::Pause).unwrap();
+            bench.settle();
+            assert_eq!(bench.run(run).status, RunStatus::Paused);
+        } else {
+            bench.cancel(run);
+            bench.settle();
+            assert_eq!(bench.run(run).status, RunStatus::Cancelled);
+        }
+        check(&bench);
+    }
+}
+
 #[test]
 fn what_an_earlier_program_has_done_is_not_given_to_another() {
     let mut bench = Bench::new();

@@ -10,7 +10,7 @@ use crate::children::ChildState;
 use crate::recovery::{self, Case, Decision, ErrorClass, RETRY_BUDGET, Rule, StepFailure};
 use crate::run::LastError;
 use crate::step::{Step, StepEvent, StepStatus, ToolKind};
-use crate::{Credits, Effect, Refused, StepId};
+use crate::{Credits, Effect, Refused, StepId, bug};
 
 /// Open children that a step may have at once: they all end in the commit in which it ends.
 pub const MAX_OPEN_CHILDREN: i64 = 100;
@@ -162,7 +162,7 @@ fn lose<R: Rows>(rows: &mut R, child: &Step, class: ErrorClass, error: &LastErro
 
 /// The parent has ended, begins anew, or its holder is gone: so do its open children. What one that was in flight did stays unknown,
 /// unless it may be repeated.
-pub(super) fn end_children<R: Rows>(rows: &mut R, parent: &Step) -> Result<(), R::Error> {
+pub(super) fn end_children<R: Rows>(rows: &mut R, was: &Step, parent: &Step) -> Result<(), R::Error> {
     if parent.children.open() == 0 {
         return Ok(());
     }
@@ -170,6 +170,11 @@ pub(super) fn end_children<R: Rows>(rows: &mut R, parent: &Step) -> Result<(), R
         let child = rows.step(id)?;
         let unknown = child.status == StepStatus::Running && !child.idempotent;
         step_event(rows, id, &StepEvent::Cancelled { unknown })?;
+        // Its end was counted by what its parent's row says now. While a `verify` asks, the work of any parent is its child's, and only then.
+        let uncounted = i64::from(was.by_children) - i64::from(parent.by_children);
+        if !bug!(act_of_a_verify_kept) {
+            count_in_flight(rows, &child, -uncounted * acts(&child), 0)?;
+        }
     }
     Ok(())
 }

@@ -15,7 +15,7 @@ use wire::runner::*;
 
 pub const ID: &str = "testctl1";
 /// Far beyond anything here; a test that waits this long has failed.
-const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub struct Control {
     pub path: PathBuf,

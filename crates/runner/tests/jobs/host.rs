@@ -1,6 +1,6 @@
 //! One instance's directory with a real runner process in it, against the control plane of these tests.
 
-use crate::control::{Control, ID};
+use crate::control::{Control, ID, TIMEOUT};
 pub use crate::skip::skip;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -294,10 +294,13 @@ impl RunnerUnderTest {
         self.dir.join("work_1")
     }
 
-    /// Lets a job go on that waits at a fifo it made in its workdir.
+    /// Lets a job go on that waits at a fifo it made in its workdir. A thread of its own opens it: where nothing waits there, that never
+    /// returns, and the end of the test would wait for a task of its runtime.
     pub async fn open_gate(&self, name: &str) {
         let gate = self.workdir().join(name);
-        tokio::task::spawn_blocking(move || std::fs::write(gate, "go").unwrap()).await.unwrap();
+        let (done, opened) = tokio::sync::oneshot::channel();
+        std::thread::spawn(move || done.send(std::fs::write(gate, "go")));
+        tokio::time::timeout(TIMEOUT, opened).await.expect("a process waits at the gate").unwrap().unwrap();
     }
 
     /// Every living process of a job of this instance.
