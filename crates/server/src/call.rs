@@ -18,7 +18,7 @@ use model::{CallId, Failure, OrgId, Refused};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::api::{AskCall, CallResultView, CallView, Page, Submit};
+use wire::api::{AskCall, CallFailureView, CallResultView, CallView, Page, Submit};
 
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
@@ -144,6 +144,10 @@ fn shown(seen: &CallSeen) -> CallView {
         started_at: seen.started_at.map(|at| at.ms()),
         ended_at: seen.ended_at.map(|at| at.ms()),
         run: seen.run.map(|run| run.to_string()),
+        failure: seen
+            .failure
+            .as_ref()
+            .map(|failure| CallFailureView { dag: failure.dag.clone(), value: failure.value.clone() }),
     }
 }
 
@@ -162,6 +166,7 @@ fn listed(numbered: &Numbered) -> CallView {
         started_at: it.started_at.map(|at| at.ms()),
         ended_at: it.ended_at.map(|at| at.ms()),
         run: None,
+        failure: None,
     }
 }
 

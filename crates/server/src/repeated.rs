@@ -284,6 +284,7 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         }
         "/cache/invalidate" => (String::new(), json!({ "all": true }), json!({ "result": "run_99" })),
         "/cache/gc" => (String::new(), plain, json!({ "max_bytes": 1 })),
+        "/cache/rebuild" => (String::new(), plain, Value::Null),
         "/calls" => (String::new(), call(1), call(2)),
         "/calls/{id}/cancel" => (called(world).await, plain, Value::Null),
         "/control/stop" => (String::new(), plain, json!({ "all": true })),
@@ -384,7 +385,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/orphans/{id}/terminate" => ("i-9".to_owned(), json!({ "confirm": "i-9" }), "not_found"),
         // These refuse nothing but what cannot be read, or who may not ask.
         "/blobs/missing" | "/calls" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" | "/orphans/scan"
-        | "/cache/gc" => {
+        | "/cache/gc" | "/cache/rebuild" => {
             return None;
         }
         other => panic!("{other} is new here: say how it is refused"),

@@ -5,7 +5,7 @@ use crate::machines::{Plan, ended as ended_by};
 use crate::money::spend_all_but;
 use crate::sweeps::{send as sent_file, with_file};
 use calls::{ExecId, NodeId};
-use engine::cache::{Garbage, Invalid};
+use engine::cache::{Garbage, Invalid, WhyOf};
 use engine::run::{Action, Submission};
 use engine::runner::What;
 use model::attempt::MINIMUM_CHARGE;
@@ -165,7 +165,7 @@ fn an_exit_code_is_kept_as_an_error_and_runs_again_unless_errors_are_answers() {
     assert_eq!(ended(&bench, first), (RunStatus::Failed, Some(3)));
     let again = bench.submit(cached(spec()));
     assert_eq!(bench.run(again).status, RunStatus::Created);
-    let why = now(bench.engine.cache_why(bench.org, again)).unwrap();
+    let why = now(bench.engine.cache_why(bench.org, WhyOf::Run(again))).unwrap();
     assert!(why.note.unwrap().contains("--cache-errors"));
     bench.settle();
     let answered = bench.submit(or_error(spec()));
@@ -233,13 +233,13 @@ fn why_names_what_differs_from_the_run_before() {
     let other = sent_file(&mut bench, b"two!");
     let changed = RunSpec { env: [("MODE".into(), "fast".into())].into(), ..salted(with_file(&other), "s") };
     let run = bench.submit(changed);
-    let why = now(bench.engine.cache_why(bench.org, run)).unwrap();
+    let why = now(bench.engine.cache_why(bench.org, WhyOf::Run(run))).unwrap();
     let said = ["file data was changed", "variable MODE was added", r#"salt: "", now "s""#];
     assert_eq!(why.differences, said);
     bench.settle();
     bench.advance(MINUTE);
     let hit = bench.submit(cached(with_file(&hash)));
-    let why = now(bench.engine.cache_why(bench.org, hit)).unwrap();
+    let why = now(bench.engine.cache_why(bench.org, WhyOf::Run(hit))).unwrap();
     assert_eq!((why.differences.len(), why.with.unwrap().run), (0, bench.run(hit).call.unwrap().run));
 }
 
