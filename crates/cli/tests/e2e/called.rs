@@ -179,7 +179,7 @@ fn the_output_of_a_call_step_is_followed_back_to_its_run_and_its_cost() {
     assert_eq!((&from["run"], &from["exec"]), (&two["run"], &two["result"]["exec"]), "by its value alone");
     assert!(from["credits_micro"].as_i64().unwrap() > 0, "{from}");
     let run = value(&home.done(&["status", from["run"].as_str().unwrap(), "--json"]).out());
-    assert!(run["name"].as_str().unwrap().starts_with("call:"), "{run}");
+    assert!(run["run"]["name"].as_str().unwrap().starts_with("call:"), "{run}");
     let said = home.done(&["backtrack", two["result"]["exec"].as_str().unwrap()]).out();
     for part in ["echo two", "MODE", "credits", from["run"].as_str().unwrap()] {
         assert!(said.contains(part), "no {part} in {said}");

@@ -77,8 +77,10 @@ pub(crate) fn compare(tx: &mut Tx, org: OrgId, project: &str) -> Result<Compared
     if let Some(index) = store::refs::find(tx, org, &index_of(org, project))? {
         let mut objects = Objects { tx, org };
         let root = read::commit(&mut objects, index).map_err(|fault| broken(&fault))?.execs;
-        trie::walk(&mut objects, root, &mut |node, exec| drop(map.insert(node, exec)))
-            .map_err(|fault| broken(&fault))?;
+        let mut pinned = |node, exec| {
+            map.insert(node, exec);
+        };
+        trie::walk(&mut objects, root, &mut pinned).map_err(|fault| broken(&fault))?;
     }
     let (mut compared, mut after) = (Compared::default(), None);
     loop {

@@ -7,6 +7,7 @@ use calls::cached_run::FUNCTION;
 use calls::why::differences;
 use calls::{Fault, NodeId};
 use model::run::Run;
+use model::spec::RunKind;
 use model::{CallId, Failure, OrgId, Refused, RunId, Timestamp, Trouble};
 use store::Tx;
 use store::exec::ExecRow;
@@ -69,10 +70,10 @@ impl Engine {
 
 fn of_run(run: Run) -> Result<Called, Failure> {
     let Some(called) = run.call.clone() else {
-        let why = format!(
-            "{} was not submitted with --cache: it always runs. Calls of its steps have ids of their own: repl call ls",
-            run.id
-        );
+        let mut why = format!("{} was not submitted with --cache: it always runs", run.id);
+        if run.spec.kind == RunKind::Agents {
+            why += "; calls of its steps have ids of their own: repl call ls";
+        }
         return Err(Refused::Conflict { why }.into());
     };
     let node = called.node.parse().map_err(|_| Trouble::internal("a caller has no node"))?;

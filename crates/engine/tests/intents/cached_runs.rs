@@ -4,6 +4,7 @@ use crate::bench::{Bench, now, shown, spec};
 use crate::machines::{Plan, ended as ended_by};
 use crate::money::spend_all_but;
 use crate::sweeps::{send as sent_file, with_file};
+use calls::refs::{RefName, Swap, Uuid};
 use calls::{ExecId, NodeId};
 use engine::cache::{Garbage, Invalid, WhyOf};
 use engine::run::{Action, Submission};
@@ -368,7 +369,16 @@ fn a_result_that_is_pinned_before_its_execution_begins_is_the_answer() {
     let caller = bench.submit(cached(spec()));
     let id = bench.run(caller).call.unwrap().execution.expect("it has opened an execution");
     let (org, project) = (bench.org, bench.config.calls.project.clone());
-    let pin = move |tx: &mut Tx| store::pin::set(tx, org, &project, node, exec);
+    let pin = move |tx: &mut Tx| {
+        let name = RefName::Index(Uuid::derived(&format!("index of {org} {project}")));
+        let at = store::refs::lock(tx, org, &name)?.expect("there is an index");
+        let pinned = calls::history::pin(&mut Objects { tx, org }, at, &[(node, exec)].into());
+        let (next, records) = pinned.expect("it is whole");
+        store::object::put(tx, org, &records)?;
+        let swap = Swap { expect: Some(at), to: Some(next) };
+        store::refs::swap(tx, org, &name, swap)?.expect("it is locked");
+        store::pin::set(tx, org, &project, node, exec)
+    };
     now(bench.store.write(Lane::Normal, "test.pin", pin)).unwrap();
     let asked = bench.calls.lock().unwrap().len();
     bench.settle();

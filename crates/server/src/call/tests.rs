@@ -468,7 +468,8 @@ async fn a_done_that_is_heard_after_the_first_changes_nothing() {
     assert_eq!((&first["status"], &first["result"]["value"]), (&json!("completed_ok"), &json!(1)), "{first}");
     let late = json!({ "version": 1, "answer": "done", "status": "error", "result": "7".repeat(64) });
     std::fs::write(scene.file("late"), late.to_string()).unwrap();
-    std::io::Write::write_all(&mut go, b"\n").unwrap();
+    // It may have been killed meanwhile, for it took too long.
+    std::io::Write::write_all(&mut go, b"\n").ok();
     slow.await.unwrap();
     assert_eq!(scene.show(&id).await, first);
     assert_eq!(scene.execs(&node).await.len(), 1);
