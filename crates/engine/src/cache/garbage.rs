@@ -51,7 +51,9 @@ impl Engine {
 
     /// All orgs, one after the other; once a day. What is damaged in one org leaves the others their collection.
     pub(crate) async fn sweep_results(&self, item: Item) -> Result<(), Failure> {
-        self.forget_executions().await?;
+        if let Err(failure) = self.forget_executions().await {
+            tracing::error!(%failure, "executions that ended long ago were not deleted");
+        }
         let mut after = OrgId(0);
         loop {
             let orgs = self.store.read("org.page", move |tx| store::org::page(tx, after, ORGS_AT_ONCE)).await?;
@@ -81,8 +83,8 @@ impl Engine {
                         if ended.it.closing.is_some() {
                             continue;
                         }
-                        // The key of a call without a cache is its own, and never comes again.
-                        let key_returns = !request_of(tx, ended.id)?.fresh;
+                        // The key of a call without a cache is its own, and never comes again. One that cannot be read may.
+                        let key_returns = request_of(tx, ended.id).map_or(true, |request| !request.fresh);
                         store::execution::forget(tx, &ended, key_returns)?;
                         gone += 1;
                     }
