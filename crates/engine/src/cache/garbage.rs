@@ -3,7 +3,7 @@
 
 use super::{AT_ONCE, broken, index_of, unpin};
 use crate::Engine;
-use crate::execution::request_of;
+use crate::execution::{kind_of, request_of};
 use calls::{Fault, Id, Kind, NodeId, Object, Reference};
 use model::time::DAY;
 use model::{Failure, OrgId, Timestamp, bug};
@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::object::Objects;
 use store::pin::Pin;
-use store::{Item, Lane, Tx};
+use store::{Item, Lane, Tx, WorkKind};
 
 /// Execs of a pinned node that stay, so that its history can be read.
 const EXECS_KEPT: i64 = 10;
@@ -79,8 +79,8 @@ impl Engine {
                     let since = tx.at() - kept_ms;
                     let mut gone = 0;
                     for ended in store::execution::ended_before(tx, since, AT_ONCE)? {
-                        // Its adapter is still to be asked something.
-                        if ended.it.closing.is_some() {
+                        // Its adapter is still to be asked something. A run that executed it is not.
+                        if ended.it.closing.is_some() && kind_of(&ended.it) == WorkKind::Invocation {
                             continue;
                         }
                         // The key of a call without a cache is its own, and never comes again. One that cannot be read may.

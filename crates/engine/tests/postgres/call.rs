@@ -56,8 +56,8 @@ fn two_processes(postgres: &Postgres, act: impl AsyncFn(&[Arc<Engine>; 2], OrgId
     let folder = tempfile::tempdir().unwrap();
     let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey)));
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    let url = postgres.database();
     runtime.block_on(async {
-        let url = postgres.database();
         let planes = [(); 2].map(|()| control_plane(Database::Postgres(url.clone()), folder.path(), &provider));
         let org = planes[0].ensure_org("test").await.unwrap();
         act(&planes, org, &provider).await;
