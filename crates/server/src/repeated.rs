@@ -325,6 +325,10 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
             assert_eq!((again.status, &again.body), (first.status, &first.body), "{}", route.path);
             assert_eq!(again.headers["idempotent-replayed"], "true", "{}", route.path);
         }
+        // With neither a subject nor a body there is no other request.
+        if other.is_null() && !route.path.contains('{') {
+            continue;
+        }
         // Where there is only one body, another request is the same about something else.
         let (path, other) =
             if other.is_null() { (filled(route.path, &format!("{id}z")), &body) } else { (path.clone(), &other) };
