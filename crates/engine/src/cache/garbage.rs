@@ -69,7 +69,7 @@ impl Engine {
         self.at(item, now + EVERY_MS).await
     }
 
-    /// Rows of executions that ended as long ago as an unused result is kept. Nobody asks for them any more.
+    /// Rows of executions that ended as long ago as an unused result is kept: until then people look them up.
     async fn forget_executions(&self) -> Result<(), Failure> {
         let kept_ms = self.context.config.calls.kept_ms;
         loop {

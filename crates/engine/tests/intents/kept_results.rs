@@ -290,7 +290,7 @@ fn a_pin_whose_exec_does_not_decode_is_reported() {
     assert!(said.len() == 1 && said[0].contains("missing or damaged"), "{said:?}");
 }
 
-/// What a run of its backend could not do is said as a value, answers its callers, and is kept for nobody else.
+/// Why the run that executed it failed is said as a value to its callers, and is no result.
 #[test]
 fn a_run_that_fails_from_outside_leaves_a_dag_that_says_so_and_no_pin() {
     let mut bench = Bench::new();

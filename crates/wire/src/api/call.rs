@@ -43,7 +43,7 @@ pub struct CallView {
     pub ended_at: Option<i64>,
     /// The run that executes it, if one does.
     pub run: Option<String>,
-    /// The run that executed it failed, or is gone, and said nothing about the call: why, as a value. It answers nobody else.
+    /// The run that executed it failed, or is gone, and said nothing about the call: why, as a value. It answers no other caller.
     #[serde(default)]
     pub failure: Option<CallFailureView>,
 }
