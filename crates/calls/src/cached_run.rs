@@ -2,10 +2,10 @@
 //! are kept. A field that is not here (name, durations, budget, priority, region, cpu, memory, …) never changes the key.
 
 pub use crate::call::Call;
-use crate::call::put;
+use crate::call::dag_of;
 use crate::id::{DagId, Id};
 use crate::read::Records;
-use crate::record::{Dag, ExecStatus, Node};
+use crate::record::ExecStatus;
 use crate::scalar::MAX_BYTES;
 use crate::uri::{Blob, Uri};
 use crate::value::{BadValue, Value};
@@ -215,15 +215,12 @@ impl RunValue {
 
     /// A dag whose root is this value, with the records it needs, children first.
     pub fn dag(&self) -> Result<(DagId, Records), BadValue> {
-        let mut records = Records::new();
-        let literal = Node::Literal { value: self.value()?.element(&mut records)? };
-        let dag = Dag::of(put(&mut records, &literal));
-        records.push((dag.id().into(), dag.record()));
-        Ok((dag.id(), records))
+        dag_of(&self.value()?)
     }
 }
 
-/// The value of a call whose backend failed or lost its job (R116).
+/// The value of a call that failed: of a program that ended with an exit code, which is pinned, and of a run that failed or is gone (R116),
+/// which is not.
 pub fn error_value(kind: &str, message: &str, origin: &str, stack: &[String]) -> Result<Value, BadValue> {
     words([
         ("type", Value::text(kind)?),

@@ -1,9 +1,9 @@
 //! A call: a function applied to values, as a node with all records it needs. The same function and values are the same node.
 
 use crate::function::Function;
-use crate::id::{NodeId, Reference};
+use crate::id::{DagId, NodeId, Reference};
 use crate::read::Records;
-use crate::record::Node;
+use crate::record::{Dag, Node};
 use crate::uri::Uri;
 use crate::value::{BadValue, Value};
 
@@ -40,6 +40,15 @@ pub(crate) fn put(records: &mut Records, node: &Node) -> NodeId {
     let id = NodeId::of(&record);
     records.push((Reference::from(id), record));
     id
+}
+
+/// A dag whose root is this value, with the records it needs, children first.
+pub fn dag_of(value: &Value) -> Result<(DagId, Records), BadValue> {
+    let mut records = Records::new();
+    let literal = Node::Literal { value: value.element(&mut records)? };
+    let dag = Dag::of(put(&mut records, &literal));
+    records.push((dag.id().into(), dag.record()));
+    Ok((dag.id(), records))
 }
 
 #[cfg(test)]

@@ -7,10 +7,12 @@ use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Table};
 use crate::{lookup, quantity};
-use wire::api::{Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidate, Invalidated, PinView};
+use wire::api::{Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidate, Invalidated, PinView, PinsRebuilt};
 
 /// Digits of an id that are shown: enough to find it again.
 const DIGITS: usize = 12;
+/// How ids of calls begin.
+const CALLS: &str = "cal_";
 /// Files and artifacts that are shown without --json.
 const MOST_FILES: usize = 20;
 /// Inputs of a function that are shown without --json, and how much of each.
@@ -27,12 +29,13 @@ pub enum Cache {
   repl cache ls --json | jq -r '.[].run'"
     )]
     Ls(Listing),
-    /// Say what a cached run differs in from the one before it
+    /// Say what a cached run or a call differs in from the one before it
     #[command(after_help = "Examples:
   repl cache why
+  repl cache why cal_1f
   repl cache why train --json | jq -r '.differences[]'")]
     Why {
-        /// Id, beginning of an id, name, or @last
+        /// A run (id, beginning of an id, name, or @last) or a call (cal_…)
         #[arg(default_value = lookup::LAST)]
         run: String,
         #[command(flatten)]
@@ -44,15 +47,19 @@ pub enum Cache {
         after_help = "Examples:
   repl cache invalidate train
   repl cache invalidate b672168c328d
+  repl cache invalidate --function dml+exec://dml-exec-words/count
   repl cache invalidate --all"
     )]
     Invalidate {
         /// A run that was answered by it, or the first digits of its exec or key
-        #[arg(required_unless_present = "all")]
+        #[arg(required_unless_present_any = ["all", "function"])]
         run: Option<String>,
         /// All results of cached runs
-        #[arg(long, conflicts_with = "run")]
+        #[arg(long, conflicts_with_all = ["run", "function"])]
         all: bool,
+        /// All results of this function: dml+exec://ADAPTER/PATH?QUERY
+        #[arg(long, value_name = "URI", conflicts_with = "run")]
+        function: Option<String>,
         #[command(flatten)]
         json: Json,
     },
@@ -67,6 +74,14 @@ pub enum Cache {
         /// What remains in sum; results that were used longest ago go first
         #[arg(long, value_name = "SIZE", value_parser = quantity::memory, allow_negative_numbers = true)]
         max_size: Option<i64>,
+        #[command(flatten)]
+        json: Json,
+    },
+    /// Make the rows of kept results again from the index (after repl audit)
+    #[command(after_help = "Examples:
+  repl audit
+  repl cache rebuild")]
+    Rebuild {
         #[command(flatten)]
         json: Json,
     },
@@ -92,16 +107,19 @@ pub async fn cache(settings: &Settings, command: Cache) -> Done {
     match command {
         Cache::Ls(listing) => list(&plane, listing).await,
         Cache::Why { run, json } => {
-            let run = lookup::run(&plane, &run).await?;
+            let run = match run.starts_with(CALLS) {
+                true => lookup::id(&plane, lookup::CALL, &run).await?,
+                false => lookup::run(&plane, &run).await?,
+            };
             let why: CacheWhy = plane.get(&format!("/cache/why/{run}")).await?;
             if json.json { show::json(&why) } else { Ok(print_why(&why)) }
         }
-        Cache::Invalidate { run, all, json } => {
+        Cache::Invalidate { run, all, function, json } => {
             let result = match &run {
                 Some(named) => Some(value(&plane, named).await?),
                 None => None,
             };
-            let done: Invalidated = plane.post("/cache/invalidate", &Invalidate { result, all }).await?;
+            let done: Invalidated = plane.post("/cache/invalidate", &Invalidate { result, all, function }).await?;
             if json.json {
                 return show::json(&done);
             }
@@ -123,6 +141,17 @@ pub async fn cache(settings: &Settings, command: Cache) -> Done {
                 "repl: {} results and {} records deleted; {} records ({left}) are left",
                 done.results, done.objects, done.objects_left
             );
+            Ok(0)
+        }
+        Cache::Rebuild { json } => {
+            let done: PinsRebuilt = plane.post("/cache/rebuild", &serde_json::json!({})).await?;
+            if json.json {
+                return show::json(&done);
+            }
+            eprintln!("repl: {} rows looked at, {} made, {} removed", done.rows, done.made + done.execs, done.removed);
+            if done.damaged > 0 {
+                eprintln!("repl: {} results cannot be read: their calls are executed again", done.damaged);
+            }
             Ok(0)
         }
     }

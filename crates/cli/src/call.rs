@@ -222,6 +222,7 @@ async fn list(plane: &ControlPlane, listing: Listing) -> Done {
 fn print(seen: &CallView) -> u8 {
     let result = seen.result.as_ref();
     let error = seen.error.as_ref().map(|error| format!("{}: {}", one_line(&error.code), one_line(&error.message)));
+    let failure = seen.failure.as_ref().and_then(|failure| failure.value.as_ref());
     show::pairs(&[
         ("call", seen.id.clone()),
         ("function", Some(one_line(&seen.function))),
@@ -233,6 +234,7 @@ fn print(seen: &CallView) -> u8 {
         ("asked again", seen.asked_again_at.map(show::clock)),
         ("ended", seen.ended_at.map(show::clock)),
         ("error", error),
+        ("failure", failure.map(|value| one_line(&value.to_string()))),
         ("exec", result.map(|result| format!("{} {}", &result.exec[..DIGITS], result.status))),
         ("value", result.and_then(|result| result.value.as_ref()).map(|value| one_line(&value.to_string()))),
     ]);

@@ -1,6 +1,7 @@
 //! Recomputes every invariant from the tables: one snapshot per run and per org. Knows the rules, trusts no counter.
 
 mod children;
+mod pins;
 mod stored;
 
 use crate::Engine;
@@ -73,6 +74,7 @@ impl Engine {
             for org in orgs {
                 let found = self.store.read("audit.org", move |tx| audit_org(tx, org.id)).await?;
                 merge(&mut audit, found);
+                self.audit_pins(org.id, &mut audit).await?;
             }
         }
         let found = self.store.read("audit.machines", audit_machines).await?;

@@ -2,22 +2,23 @@
 //! commit and in their rows together.
 
 mod garbage;
+pub(crate) mod rebuild;
+mod why;
 
 pub use garbage::{Garbage, Swept};
+pub use rebuild::Rebuilt;
+pub use why::{Why, WhyOf};
 
 use crate::index::Index;
 use crate::run::KeyedResponse;
-use crate::{Engine, cached_run, view};
+use crate::{Engine, cached_run};
 use calls::cached_run::FUNCTION;
 use calls::history::amend;
 use calls::refs::{RefName, Swap, Uuid};
 use calls::trie::Changes;
-use calls::why::differences;
 use calls::{Fault, NodeId};
-use model::run::Run;
-use model::{Failure, OrgId, Refused, RunId, Trouble, TroubleKind};
+use model::{Failure, OrgId, Trouble, TroubleKind};
 use std::sync::Arc;
-use store::exec::ExecRow;
 use store::idempotency::Key;
 use store::object::Objects;
 pub use store::pin::Pin;
@@ -26,22 +27,13 @@ use store::{Lane, Tx};
 /// Pins that one transaction changes.
 const AT_ONCE: i64 = 500;
 
-/// Why a cached run was executed, or what answered it.
-#[derive(Debug, Clone)]
-pub struct Why {
-    pub run: Run,
-    /// The execution it is compared with; none if there was none before it.
-    pub with: Option<ExecRow>,
-    pub differences: Vec<String>,
-    /// What differs by itself does not explain it.
-    pub note: Option<String>,
-}
-
 /// Which results are not to answer any more.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invalid {
     /// That of one call.
     Node(NodeId),
+    /// Those of all calls of one function, by its URI.
+    Function(String),
     /// Those of all cached runs.
     Runs,
 }
@@ -61,17 +53,7 @@ impl Engine {
         self.store.read("pin.page", move |tx| store::pin::page(tx, org, &project, before, limit)).await
     }
 
-    /// What a cached run differs in from the newest execution before it: of a run of the same name, else of any.
-    pub async fn cache_why(&self, org: OrgId, run: RunId) -> Result<Why, Failure> {
-        self.store
-            .read("cache.why", move |tx| {
-                let run = view::owned(tx, org, run)?;
-                why(tx, run)
-            })
-            .await
-    }
-
-    /// From now on these results answer no caller; nor does what is being executed at this moment, if all are meant.
+    /// From now on these results answer no caller; nor does what is being executed at this moment.
     pub async fn invalidate(
         &self,
         org: OrgId,
@@ -81,25 +63,31 @@ impl Engine {
     ) -> Result<KeyedResponse, Failure> {
         let project = cached_run::project(&self.context);
         self.keyed(Lane::Normal, "cache.invalidate", key, 200, move |tx| {
-            let mut count = 0;
-            match what {
-                Invalid::Node(node) => count += unpin(tx, org, &project, &[node])?,
-                Invalid::Runs => {
-                    // The index first: an execution that ends now reads the epoch behind the same lock.
-                    Index::new(org, &project).commit(tx)?;
-                    store::execution::raise_epoch(tx, org, FUNCTION)?;
-                    loop {
-                        let nodes = store::pin::of_function(tx, org, &project, FUNCTION, AT_ONCE)?;
-                        count += unpin(tx, org, &project, &nodes)?;
-                        if (nodes.len() as i64) < AT_ONCE {
-                            break;
-                        }
-                    }
+            // The index first: an execution that ends now reads the epoch behind the same lock.
+            Index::new(org, &project).commit(tx)?;
+            let count = match &what {
+                Invalid::Node(node) => {
+                    store::execution::raise_epoch_of_call(tx, org, *node)?;
+                    unpin(tx, org, &project, &[*node])?
                 }
-            }
+                Invalid::Function(function) => invalidate_function(tx, org, &project, function)?,
+                Invalid::Runs => invalidate_function(tx, org, &project, FUNCTION)?,
+            };
             Ok(render(count))
         })
         .await
+    }
+}
+
+fn invalidate_function(tx: &mut Tx, org: OrgId, project: &str, function: &str) -> Result<i64, Failure> {
+    store::execution::raise_epoch(tx, org, function)?;
+    let mut count = 0;
+    loop {
+        let nodes = store::pin::of_function(tx, org, project, function, AT_ONCE)?;
+        count += unpin(tx, org, project, &nodes)?;
+        if (nodes.len() as i64) < AT_ONCE {
+            return Ok(count);
+        }
     }
 }
 
@@ -122,54 +110,7 @@ fn unpin(tx: &mut Tx, org: OrgId, project: &str, nodes: &[NodeId]) -> Result<i64
     Ok(changes.len() as i64)
 }
 
-/// Records of the index are written with it and swept never: one that is not here is damage.
+/// What the index and heads lead to is written with them and swept never: a record that is not here is damage.
 fn broken(fault: &Fault<Failure>) -> Failure {
-    Trouble::internal(format!("the index of calls is damaged: {fault}")).into()
-}
-
-fn why(tx: &mut Tx, run: Run) -> Result<Why, Failure> {
-    let Some(called) = run.call.clone() else {
-        let why = format!("{} was not submitted with --cache: it always runs", run.id);
-        return Err(Refused::Conflict { why }.into());
-    };
-    let (org, before) = (run.org, run.created_at);
-    if called.execution.is_none() {
-        let with = match called.exec.as_ref().and_then(|exec| exec.parse().ok()) {
-            Some(exec) => store::exec::find(tx, org, exec)?,
-            None => None,
-        };
-        return Ok(Why { run, with, differences: Vec::new(), note: None });
-    }
-    let node: NodeId = called.node.parse().map_err(|_| Trouble::internal("a caller has no node"))?;
-    // The same key was executed before: what differs is not the run.
-    let same = store::exec::of_node(tx, org, node, AT_ONCE)?.into_iter().find(|exec| exec.ended_at <= before);
-    if let Some(same) = same {
-        let note = match same.ok {
-            true => "the result of the same run was invalidated or deleted".to_owned(),
-            false => {
-                "the same run ended with another exit code than 0: --cache-errors takes that as an answer".to_owned()
-            }
-        };
-        return Ok(Why { run, with: Some(same), differences: Vec::new(), note: Some(note) });
-    }
-    let named = store::exec::newest_of_name(tx, org, (FUNCTION, &run.name), node, before)?;
-    let with = match named {
-        Some(with) => Some(with),
-        None => store::exec::newest_of_function(tx, org, FUNCTION, node, before)?,
-    };
-    let Some(with) = with else {
-        let note = Some("there was no result of a cached run yet".to_owned());
-        return Ok(Why { run, with: None, differences: Vec::new(), note });
-    };
-    match differences(&mut Objects { tx, org }, with.node, node) {
-        Ok(found) => {
-            let differences = found.iter().map(ToString::to_string).collect();
-            Ok(Why { run, with: Some(with), differences, note: None })
-        }
-        Err(Fault::Source(failure)) => Err(failure),
-        Err(fault) => {
-            let note = format!("what {} was executed with was deleted: {fault}", with.id);
-            Ok(Why { run, with: Some(with), differences: Vec::new(), note: Some(note) })
-        }
-    }
+    Trouble::internal(format!("what the index or a head of calls leads to is damaged: {fault}")).into()
 }

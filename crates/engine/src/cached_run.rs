@@ -237,7 +237,7 @@ fn join(
     call: &Call,
     (caller, takes_errors): (RunId, bool),
 ) -> Result<(i64, RunId), Failure> {
-    let epoch = Epoch::Counter(store::execution::epoch(tx, submission.org, FUNCTION)? as u64);
+    let epoch = Epoch::Counter(store::execution::epoch(tx, submission.org, FUNCTION, call.node)? as u64);
     let made = |tx: &mut Tx, id: i64| by_run(tx, id, submission, takes_errors);
     let (id, request) = open(tx, submission.org, (call.node, FUNCTION), epoch, &made)?;
     store::execution::join(tx, id, caller)?;

@@ -59,6 +59,15 @@ pub struct CallSeen {
     pub run: Option<RunId>,
     /// It failed for a reason that may pass.
     pub may_pass: bool,
+    /// The run that executed it failed, and said nothing about the call: why, as a value. It is kept as long as what nothing leads to.
+    pub failure: Option<CallFailure>,
+}
+
+#[derive(Debug, Clone)]
+pub struct CallFailure {
+    pub dag: String,
+    /// None: it was deleted.
+    pub value: Option<Json>,
 }
 
 #[derive(Debug, Clone)]
@@ -157,6 +166,15 @@ impl Engine {
         Ok(Prepared::Run(Box::new(submission), call))
     }
 
+    /// The URI under which calls of a function are kept.
+    pub fn function_uri(&self, text: &str) -> Result<String, Refused> {
+        let function = Function::parse(text).map_err(|bad| Refused::invalid("function", bad.to_string()))?;
+        match function.adapter() == OWN_ADAPTER {
+            true => self.is_run(text).map(|_| FUNCTION.to_owned()),
+            false => Ok(function.uri().as_str().to_owned()),
+        }
+    }
+
     /// Whether the function is a run of this system, if it may be called here.
     pub fn is_run(&self, text: &str) -> Result<bool, Refused> {
         let function = self.context.function(text)?;
@@ -195,6 +213,7 @@ impl Engine {
                 started_at: None,
                 ended_at: Some(row.ended_at),
                 may_pass: false,
+                failure: None,
             };
             Ok(Some((hit, stale)))
         });
@@ -301,7 +320,7 @@ fn begin_run(
     check_secrets(tx, submission)?;
     affordable(tx, context, submission)?;
     store::object::put(tx, org, &call.records)?;
-    let epoch = epoch(tx, org, FUNCTION, cache)?;
+    let epoch = epoch(tx, org, (FUNCTION, call.node), cache)?;
     let made = |tx: &mut Tx, id: i64| Request { fresh: !cache, ..by_run(tx, id, submission, true) };
     let (id, request) = open(tx, org, (call.node, FUNCTION), epoch, &made)?;
     // The run that executes it comes later: until then these are its contents.
@@ -324,7 +343,7 @@ fn begin_adapter(tx: &mut Tx, org: OrgId, function: &Function, call: &Call, cach
     }
     store::object::put(tx, org, &call.records)?;
     let uri = function.uri().as_str();
-    let epoch = epoch(tx, org, uri, cache)?;
+    let epoch = epoch(tx, org, (uri, call.node), cache)?;
     let (inputs, fresh) = (call.inputs.clone(), !cache);
     let made = move |_: &mut Tx, id: i64| {
         let uuid = Uuid::derived(&format!("execution {org} {id} {}", call.node)).to_string();
@@ -339,9 +358,9 @@ fn locked(tx: &mut Tx, id: i64) -> Result<Execution, Failure> {
 }
 
 /// Callers share an execution unless they want one of their own.
-fn epoch(tx: &mut Tx, org: OrgId, function: &str, cache: bool) -> Result<Epoch, Failure> {
+fn epoch(tx: &mut Tx, org: OrgId, (function, node): (&str, NodeId), cache: bool) -> Result<Epoch, Failure> {
     Ok(match cache {
-        true => Epoch::Counter(store::execution::epoch(tx, org, function)? as u64),
+        true => Epoch::Counter(store::execution::epoch(tx, org, function, node)? as u64),
         false => Epoch::Own(Uuid::derived(&format!("call of {org} {}", tx.next_id()))),
     })
 }
@@ -357,7 +376,9 @@ pub(crate) fn seen(tx: &mut Tx, id: i64, it: Execution) -> Result<CallSeen, Fail
         Some(exec) => result_of(tx, it.org, exec)?,
         None => None,
     };
+    let failure = failure_of(tx, &it)?;
     Ok(CallSeen {
+        failure,
         id: Some(CallId(id)),
         function: it.function,
         node: it.node,
@@ -372,6 +393,23 @@ pub(crate) fn seen(tx: &mut Tx, id: i64, it: Execution) -> Result<CallSeen, Fail
         may_pass: it.gave_up || run.is_some(),
         run,
     })
+}
+
+/// What the Orchestrator published of a run that says nothing about the call.
+fn failure_of(tx: &mut Tx, it: &Execution) -> Result<Option<CallFailure>, Failure> {
+    let failed = it.status == ExecutionStatus::FailedTerminal && kind_of(it) == store::WorkKind::Execution;
+    let Some(dag) = it.done.as_ref().filter(|done| failed && !done.ok).map(|done| done.result.clone()) else {
+        return Ok(None);
+    };
+    let id: calls::DagId = dag.parse().map_err(|_| Trouble::internal("an execution has no result"))?;
+    let mut objects = Objects { tx, org: it.org };
+    let value = read::dag(&mut objects, id).and_then(|dag| value_of(&mut objects, dag.root));
+    let value = match value {
+        Ok(value) => value.as_ref().map(to_json),
+        Err(Fault::Source(failure)) => return Err(failure),
+        Err(_) => None,
+    };
+    Ok(Some(CallFailure { dag, value }))
 }
 
 /// None: the exec is not here any more.

@@ -1,11 +1,15 @@
 //! The work item of an execution: an Executor. The adapter `dml-exec-repl` is built in: it claims the key, submits the run that executes the
-//! call and collects what that run left. Other adapters are programs, which it asks (`invoke.rs`). Then it pins the result in one transaction
-//! and answers every caller. Each step can be repeated: a worker that dies leaves the rows from which the next holder of the item goes on.
+//! call and collects what that run left (`claim.rs`). Other adapters are programs, which it asks (`invoke.rs`). Then it pins the result in
+//! one transaction and answers every caller. Each step can be repeated: a worker that dies leaves the rows from which the next holder of the
+//! item goes on.
 
+mod claim;
 mod collect;
+mod give_up;
 mod integrate;
 mod invoke;
 
+pub(crate) use integrate::size_of;
 pub use invoke::Executor;
 
 use crate::cached_run::{CallerEnd, kept, project, result_of};
@@ -15,12 +19,12 @@ use crate::{Engine, EngineContext};
 use calls::function::Function;
 use calls::key::{Epoch, execution_key};
 use calls::{ExecId, Fault, NodeId};
-use collect::Collected;
-use model::claim::{self, LEASE_MS, Orchestrator, OrchestratorEvent, OrchestratorStatus};
+use claim::orchestrated;
+use model::claim::LEASE_MS;
 use model::execution::{Execution, ExecutionEvent, ExecutionStatus, apply};
 use model::run::{LastError, Run, RunEvent, RunStatus};
 use model::spec::RunSpec;
-use model::{Failure, OrgId, Outcome, Refused, RunId, Timestamp, Trouble, bug};
+use model::{Failure, OrgId, Outcome, Refused, RunId, Timestamp, Trouble};
 use store::blob::Blobs;
 pub use store::exec::ExecRow;
 pub use store::execution::Numbered;
@@ -117,7 +121,8 @@ impl ExecutionNow {
             S::IntegrateOk | S::IntegrateError => Next::Integrate,
             S::ResolveCallNode => Next::Begin,
             _ if self.request.run().is_none() => self.not_before(Next::Invoke),
-            _ if self.backend.is_none() => Next::Begin,
+            // Without a token it was not submitted; with one, the run is not known any more.
+            _ if self.backend.is_none() && self.it.token.is_none() => Next::Begin,
             _ if open => Next::LookAgain(self.at + POLL_MS),
             _ => Next::Collect,
         }
@@ -192,7 +197,7 @@ impl Engine {
                 }
                 it = changed(tx, item.subject, &it, ExecutionEvent::NotPinned)?;
                 let me = *me.get_or_init(|| tx.next_id());
-                claimed(tx, &it, me)?;
+                orchestrated(tx, &it, me, None)?;
                 let Work::Run { run, spec } = &request.work else { return Ok(()) };
                 if store::run::find(tx, *run)?.is_none() {
                     submit_backend(tx, &context, &it, (*run, spec))?;
@@ -228,48 +233,6 @@ impl Engine {
                 if wanted { Ok(()) } else { changed(tx, item.subject, &it, event.clone()).map(drop) }
             })
             .await
-    }
-
-    /// The owner of the claim says that it lives; another process takes a stale claim over.
-    async fn refresh_claim(&self, item: Item, it: &Execution) -> Result<(), Failure> {
-        let (me, it) = (self.orchestrator.clone(), it.clone());
-        self.store
-            .write(Lane::Normal, "execution.poll", move |tx| {
-                store::work::hold(tx, &item)?;
-                let me = *me.get_or_init(|| tx.next_id());
-                claimed(tx, &it, me)
-            })
-            .await
-    }
-
-    /// What the run left becomes the stored answer; a run that says nothing about the call ends the execution without one.
-    async fn collect_result(&self, item: Item, seen: &ExecutionNow) -> Result<(), Failure> {
-        let Some(backend) = &seen.backend else { return Ok(()) };
-        match self.collect(backend).await? {
-            Collected::Result { ok, dag, records } => {
-                let (org, late) = (seen.it.org, bug!(pin_before_objects).then(|| records.clone()));
-                let staged = self.store.write(Lane::Normal, "execution.stage", move |tx| {
-                    store::work::hold(tx, &item)?;
-                    let Some(it) = store::execution::lock(tx, item.subject)? else { return Ok(()) };
-                    if !bug!(pin_before_objects) {
-                        store::object::put(tx, org, &records)?;
-                    }
-                    let done = ExecutionEvent::Done { ok, result: dag.to_string() };
-                    changed(tx, item.subject, &it, done).map(drop)
-                });
-                staged.await?;
-                match late {
-                    Some(records) => {
-                        let put = move |tx: &mut Tx| store::object::put(tx, org, &records);
-                        self.store.write(Lane::Normal, "execution.stage", put).await
-                    }
-                    None => Ok(()),
-                }
-            }
-            Collected::Nothing(error) => {
-                self.execution_event(item, ExecutionEvent::NonRetryableFailure { error }).await
-            }
-        }
     }
 
     /// Each caller in a transaction of its own: one that was answered before is not answered again.
@@ -331,11 +294,11 @@ pub(crate) fn open(
     let request = made(tx, id);
     let epoch = match epoch {
         Epoch::Counter(epoch) => epoch as i64,
-        Epoch::Own(_) => store::execution::epoch(tx, org, function)?,
+        Epoch::Own(_) => store::execution::epoch(tx, org, function, node)?,
     };
     let request = Request { epoch: Some(epoch), ..request };
     // An adapter names its job by key and attempt: what an earlier execution left must not answer for this one.
-    let attempt = 1 + store::execution::count_of_key(tx, org, &key)?;
+    let attempt = 1 + store::execution::last_attempt(tx, org, &key)?;
     let it = Execution { function: function.to_owned(), ..Execution::new(org, key, node.to_string(), attempt) };
     let document = serde_json::to_value(&request).expect("a request is plain data");
     store::execution::insert(tx, id, &it, &document)?;
@@ -391,35 +354,6 @@ fn changed(tx: &mut Tx, id: i64, it: &Execution, event: ExecutionEvent) -> Resul
     }
     store::execution::save(tx, id, &next)?;
     Ok(next)
-}
-
-/// One step of the Orchestrator: the claim is created, followed, refreshed, or taken over by compare-and-swap when its lease is over.
-fn claimed(tx: &mut Tx, it: &Execution, me: i64) -> Result<(), Failure> {
-    let at = tx.at();
-    let me = me.to_string();
-    let mut orchestrator = Orchestrator::new(&it.key, it.attempt, &me, &me);
-    if let Some(found) = store::claim::find(tx, it.org, &it.key)? {
-        orchestrator = next_of(&orchestrator, &OrchestratorEvent::ClaimFound(found), at)?;
-    }
-    let Some(swap) = orchestrator.swap(at) else { return Ok(()) };
-    if !store::claim::swap(tx, it.org, &swap)? {
-        return Err(Trouble::new(model::TroubleKind::Timeout, "another process changed the claim meanwhile").into());
-    }
-    let claim = swap.to.clone();
-    let event = match orchestrator.status {
-        OrchestratorStatus::LookupClaim => OrchestratorEvent::ClaimCreated(claim),
-        OrchestratorStatus::FollowExisting => OrchestratorEvent::TakenOver(claim),
-        _ => OrchestratorEvent::Submitted(claim),
-    };
-    next_of(&orchestrator, &event, at)?;
-    Ok(())
-}
-
-fn next_of(it: &Orchestrator, event: &OrchestratorEvent, at: Timestamp) -> Result<Orchestrator, Refused> {
-    Ok(match claim::apply(it, event, at)? {
-        Outcome::Moved { next, .. } => next,
-        Outcome::Unchanged => it.clone(),
-    })
 }
 
 /// The run that executes the call: named by key and attempt, so that people find it, and so that it exists once.

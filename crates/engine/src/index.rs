@@ -7,7 +7,7 @@ use calls::history::{empty_index, pin};
 use calls::refs::{RefName, Swap};
 use calls::{CommitId, DagId, ExecId, Fault, NodeId, trie};
 use model::execution::Execution;
-use model::{Failure, OrgId, Refused, Trouble, TroubleKind};
+use model::{Failure, OrgId, Trouble, TroubleKind};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use store::object::Objects;
@@ -46,10 +46,12 @@ impl Index {
     fn first(&self, tx: &mut Tx) -> Result<CommitId, Failure> {
         let (first, records) = empty_index();
         store::object::put(tx, self.org, &records)?;
-        match store::refs::swap(tx, self.org, &self.name, Swap { expect: None, to: Some(first) })? {
-            Ok(()) => Ok(first),
-            Err(_) => Err(Refused::Stale { what: "the index" }.into()),
+        if store::refs::swap(tx, self.org, &self.name, Swap { expect: None, to: Some(first) })?.is_ok() {
+            return Ok(first);
         }
+        // Another process has made it since the look, and this transaction has waited for its end.
+        let made = store::refs::lock(tx, self.org, &self.name)?;
+        made.ok_or_else(|| Trouble::new(TroubleKind::Timeout, "another process made the index meanwhile").into())
     }
 
     /// The exec that answers a node, those that this transaction has pinned included.

@@ -168,6 +168,9 @@ impl Engine {
             subject = item.subject,
             "an item is dead: its workers died on it five times"
         );
+        if matches!(item.kind, WorkKind::Execution | WorkKind::Invocation) {
+            return self.give_up_execution(item).await;
+        }
         let run = self.run_of(item).await?;
         let context = self.context.clone();
         let turn = run.map_or(Lane::Normal.into(), |run| Lane::Normal.of(run));

@@ -64,7 +64,7 @@ pub struct Execution {
     pub ended_at: Option<Timestamp>,
     #[serde(default)]
     pub closing: Option<Closing>,
-    /// It failed because retries did not help: the same call may go well another time.
+    /// It failed because retries did not help, or because workers died on it: the same call may go well another time.
     #[serde(default)]
     pub gave_up: bool,
 }
@@ -169,6 +169,16 @@ pub enum ExecutionEvent {
     PinnedByAnother {
         exec: String,
     },
+    /// Of an adapter that is a run of this system: its backend failed or lost its job, and says nothing about the call. `result` is the dag
+    /// that says why (R116); it is never pinned.
+    JobFailed {
+        error: LastError,
+        result: String,
+    },
+    /// Workers died on it again and again.
+    WorkItemDied {
+        error: LastError,
+    },
     /// A record of the result is not valid, or is one that a worker may not write (R154).
     ResultRefused {
         error: LastError,
@@ -208,6 +218,10 @@ pub fn apply(
             let error =
                 LastError { code: "cancelled".into(), message: "its last caller cancelled".into(), cause: None };
             end(next, S::FailedTerminal, Some(error), at, C::Cancel)
+        }
+        (_, E::WorkItemDied { error }) => {
+            next.gave_up = true;
+            end(next, S::FailedTerminal, Some(error.clone()), at, C::Cancel)
         }
         (S::ResolveCallNode, E::Pinned { exec }) => {
             next.exec = Some(exec.clone());
@@ -261,6 +275,10 @@ fn polled(mut next: Execution, event: &ExecutionEvent, at: Timestamp) -> Applied
             moved(answered(next, if *ok { S::IntegrateOk } else { S::IntegrateError }), [C::Integrate])
         }
         E::NonRetryableFailure { error } => end(next, S::FailedTerminal, Some(error.clone()), at, C::Cleanup),
+        E::JobFailed { error, result } => {
+            next.done = Some(Answered { ok: false, result: result.clone(), at });
+            end(next, S::FailedTerminal, Some(error.clone()), at, C::Cleanup)
+        }
         event => refused(&next, event),
     }
 }
@@ -356,6 +374,8 @@ pub fn name(event: &ExecutionEvent) -> &'static str {
         E::WaitOver => "wait_over",
         E::Integrated { .. } => "integrated",
         E::PinnedByAnother { .. } => "pinned_by_another",
+        E::JobFailed { .. } => "job_failed",
+        E::WorkItemDied { .. } => "work_item_died",
         E::ResultRefused { .. } => "result_refused",
         E::Abandoned => "abandoned",
     }

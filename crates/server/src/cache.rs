@@ -2,16 +2,19 @@
 
 use crate::Shared;
 use crate::auth::{Reader, Writer};
+use crate::input::Nothing;
 use crate::problem::HandlerResult;
 use crate::routes::{Asked, Paging, Path, Query, answered, id, once, page};
 use axum::Json;
 use axum::extract::State;
 use engine::cache::Pin;
-use engine::cache::{Garbage, Invalid};
+use engine::cache::{Garbage, Invalid, Rebuilt, WhyOf};
 use engine::execution::ExecRow;
-use model::{Credits, Failure, OrgId, Refused, RunId};
+use model::{CallId, Credits, Failure, OrgId, Refused, RunId};
 use std::sync::Arc;
-use wire::api::{Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidate, Invalidated, Page, PinView};
+use wire::api::{
+    Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidate, Invalidated, Page, PinView, PinsRebuilt,
+};
 
 pub(crate) async fn list(
     State(state): State<Shared>,
@@ -26,18 +29,21 @@ pub(crate) async fn list(
 pub(crate) async fn why(
     State(state): State<Shared>,
     reader: Reader,
-    Path(run): Path<String>,
+    Path(of): Path<String>,
 ) -> HandlerResult<Json<CacheWhy>> {
-    let why = state.engine.cache_why(reader.org(), id("run", &run)?).await?;
-    let called = why.run.call.as_ref();
+    let asked = match of.starts_with(CallId::PREFIX) {
+        true => WhyOf::Call(id("call", &of)?),
+        false => WhyOf::Run(id("run", &of)?),
+    };
+    let why = state.engine.cache_why(reader.org(), asked).await?;
     Ok(Json(CacheWhy {
-        run: why.run.id.to_string(),
-        node: called.map(|called| called.node.clone()),
-        hit: called.is_some_and(|called| called.execution.is_none()),
+        run: of,
+        node: Some(why.node.to_string()),
+        hit: why.hit,
         with: why.with.as_ref().map(|exec| shown(exec, exec.ended_at.ms())),
         differences: why.differences,
         note: why.note,
-        cached_from: crate::view::cached_from(&why.run),
+        cached_from: why.run.as_ref().and_then(crate::view::cached_from),
     }))
 }
 
@@ -54,9 +60,10 @@ pub(crate) async fn invalidate(State(state): State<Shared>, writer: Writer, aske
 }
 
 async fn named(state: &Shared, org: OrgId, asked: &Invalidate) -> Result<Invalid, Failure> {
-    match (&asked.result, asked.all) {
-        (None, true) => Ok(Invalid::Runs),
-        (Some(result), false) => Ok(Invalid::Node(match result.parse::<RunId>() {
+    match (&asked.result, asked.all, &asked.function) {
+        (None, true, None) => Ok(Invalid::Runs),
+        (None, false, Some(function)) => Ok(Invalid::Function(state.engine.function_uri(function)?)),
+        (Some(result), false, None) => Ok(Invalid::Node(match result.parse::<RunId>() {
             Ok(run) => {
                 let run = state.engine.run(org, run).await?;
                 let node = run.call.and_then(|called| called.node.parse().ok());
@@ -64,7 +71,7 @@ async fn named(state: &Shared, org: OrgId, asked: &Invalidate) -> Result<Invalid
             }
             Err(_) => state.engine.backtrack(org, result.clone()).await?.exec.node,
         })),
-        _ => Err(Refused::invalid("result", "name one result, or say `all`").into()),
+        _ => Err(Refused::invalid("result", "name one result or a `function`, or say `all`").into()),
     }
 }
 
@@ -89,6 +96,15 @@ pub(crate) async fn collect(
             objects_left: swept.objects_left,
             bytes_left: swept.bytes_left,
         })
+    })
+    .await
+}
+
+pub(crate) async fn rebuild(State(state): State<Shared>, writer: Writer, asked: Asked<Nothing>) -> HandlerResult {
+    once(&state, asked.key(writer.org()), 200, async {
+        let rebuilt = state.engine.rebuild_pins(writer.org()).await?;
+        let Rebuilt { rows, made, removed, execs, damaged } = rebuilt;
+        Ok(PinsRebuilt { rows, made, removed, execs, damaged })
     })
     .await
 }

@@ -17,7 +17,7 @@ use engine::{Hint, Topic};
 use model::{CallId, Failure, OrgId, Refused};
 use std::sync::Arc;
 use std::time::Duration;
-use wire::api::{AskCall, CallResultView, CallView, Page, Submit};
+use wire::api::{AskCall, CallFailureView, CallResultView, CallView, Page, Submit};
 
 pub(crate) async fn ask(
     State(state): State<Shared>,
@@ -134,6 +134,10 @@ fn shown(seen: &CallSeen) -> CallView {
         started_at: seen.started_at.map(|at| at.ms()),
         ended_at: seen.ended_at.map(|at| at.ms()),
         run: seen.run.map(|run| run.to_string()),
+        failure: seen
+            .failure
+            .as_ref()
+            .map(|failure| CallFailureView { dag: failure.dag.clone(), value: failure.value.clone() }),
     }
 }
 
@@ -152,6 +156,7 @@ fn listed(numbered: &Numbered) -> CallView {
         started_at: it.started_at.map(|at| at.ms()),
         ended_at: it.ended_at.map(|at| at.ms()),
         run: None,
+        failure: None,
     }
 }
 

@@ -284,6 +284,7 @@ async fn prepared(world: &World, path: &str) -> (String, Value, Value) {
         }
         "/cache/invalidate" => (String::new(), json!({ "all": true }), json!({ "result": "run_99" })),
         "/cache/gc" => (String::new(), plain, json!({ "max_bytes": 1 })),
+        "/cache/rebuild" => (String::new(), plain, Value::Null),
         "/calls" => (String::new(), call(1), call(2)),
         "/calls/{id}/cancel" => (called(world).await, plain, Value::Null),
         "/control/stop" => (String::new(), plain, json!({ "all": true })),
@@ -323,6 +324,10 @@ async fn every_post_has_one_effect_and_one_answer_under_its_key() {
         } else {
             assert_eq!((again.status, &again.body), (first.status, &first.body), "{}", route.path);
             assert_eq!(again.headers["idempotent-replayed"], "true", "{}", route.path);
+        }
+        // With neither a subject nor a body there is no other request.
+        if other.is_null() && !route.path.contains('{') {
+            continue;
         }
         // Where there is only one body, another request is the same about something else.
         let (path, other) =
@@ -384,7 +389,7 @@ async fn refused(world: &World, path: &str) -> Option<(String, Value, &'static s
         "/orphans/{id}/terminate" => ("i-9".to_owned(), json!({ "confirm": "i-9" }), "not_found"),
         // These refuse nothing but what cannot be read, or who may not ask.
         "/blobs/missing" | "/calls" | "/credits" | "/tokens" | "/control/stop" | "/steps/poll" | "/orphans/scan"
-        | "/cache/gc" => {
+        | "/cache/gc" | "/cache/rebuild" => {
             return None;
         }
         other => panic!("{other} is new here: say how it is refused"),

@@ -37,9 +37,23 @@ pub fn find(tx: &mut Tx, org: OrgId, id: ExecId) -> Result<Option<ExecRow>, Fail
     tx.row(&FIND, &args![org, &id.0.0[..]])?.map(|row| read(&row, 0)).transpose()
 }
 
+/// The row of each of many execs, in one question.
+pub fn each(tx: &mut Tx, org: OrgId, ids: &[ExecId]) -> Result<Vec<Option<ExecRow>>, Failure> {
+    let questions: Vec<_> = ids.iter().map(|id| (&FIND, args![org, &id.0.0[..]].to_vec())).collect();
+    let answers = tx.rows_of_each(&questions)?;
+    answers.iter().map(|rows| rows.first().map(|row| read(row, 0)).transpose()).collect()
+}
+
 /// Newest first.
 pub fn of_node(tx: &mut Tx, org: OrgId, node: NodeId, limit: i64) -> Result<Vec<ExecRow>, Failure> {
     tx.rows(&OF_NODE, &args![org, &node.0.0[..], limit])?.iter().map(|row| read(row, 0)).collect()
+}
+
+/// The newest `limit` execs of each of many nodes, in one question.
+pub fn of_nodes(tx: &mut Tx, org: OrgId, nodes: &[NodeId], limit: i64) -> Result<Vec<ExecId>, Failure> {
+    let questions: Vec<_> = nodes.iter().map(|node| (&OF_NODE, args![org, &node.0.0[..], limit].to_vec())).collect();
+    let answers = tx.rows_of_each(&questions)?;
+    answers.iter().flatten().map(|row| Ok(ExecId(id_of(&row.blob(0)?)?))).collect()
 }
 
 /// The newest exec of a function that a run of this name asked for; of another node than `not`, ended by `before`.

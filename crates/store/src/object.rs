@@ -60,9 +60,14 @@ pub fn touch(tx: &mut Tx, org: OrgId, ids: &[Id]) -> Result<bool, Failure> {
 
 /// The records of many objects; those that are not here are left out.
 pub fn many(tx: &mut Tx, org: OrgId, ids: &[Id]) -> Result<Vec<Vec<u8>>, Failure> {
+    Ok(each(tx, org, ids)?.into_iter().flatten().collect())
+}
+
+/// The record of each of many objects, in one question.
+pub fn each(tx: &mut Tx, org: OrgId, ids: &[Id]) -> Result<Vec<Option<Vec<u8>>>, Failure> {
     let questions: Vec<_> = ids.iter().map(|id| (&FIND, args![org, &id.0[..]].to_vec())).collect();
     let answers = tx.rows_of_each(&questions)?;
-    answers.iter().flatten().map(|row| row.blob(1)).collect()
+    answers.iter().map(|rows| rows.first().map(|row| row.blob(1)).transpose()).collect()
 }
 
 fn key(row: &[crate::Value; 5]) -> &[u8] {

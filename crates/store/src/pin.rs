@@ -77,6 +77,19 @@ pub fn projects(tx: &mut Tx, org: OrgId, limit: i64) -> Result<Vec<(String, i64)
     tx.rows(&PROJECTS, &args![org, limit])?.iter().map(|row| Ok((row.text(0)?, row.int(1)?))).collect()
 }
 
+/// All pins of a project, in the order of their nodes, those behind a node.
+pub fn after(
+    tx: &mut Tx,
+    org: OrgId,
+    project: &str,
+    node: Option<NodeId>,
+    limit: i64,
+) -> Result<Vec<(NodeId, ExecId)>, Failure> {
+    let from = node.map_or(Vec::new(), |node| node.0.0.to_vec());
+    let rows = tx.rows(&AFTER, &args![org, project, from, limit])?;
+    rows.iter().map(|row| Ok((NodeId(id_of(&row.blob(0)?)?), ExecId(id_of(&row.blob(1)?)?)))).collect()
+}
+
 fn read(tx: &mut Tx, sql: &Sql, org: OrgId, project: &str, from: i64, limit: i64) -> Result<Vec<Pin>, Failure> {
     let rows = tx.rows(sql, &args![org, project, from, limit])?;
     let pin = |row: &crate::Row| {
@@ -87,7 +100,7 @@ fn read(tx: &mut Tx, sql: &Sql, org: OrgId, project: &str, from: i64, limit: i64
 }
 
 pub(crate) const ALL: &[&Sql] =
-    &[&FIND, &SET, &USED, &USED_AT, &REMOVE, &PAGE, &UNUSED, &OF_FUNCTION, &BYTES, &PROJECTS];
+    &[&FIND, &SET, &USED, &USED_AT, &REMOVE, &PAGE, &UNUSED, &OF_FUNCTION, &BYTES, &PROJECTS, &AFTER];
 
 const FIND: Sql = Sql::new("SELECT exec FROM pins WHERE org_id = $1 AND project = $2 AND node = $3");
 const SET: Sql = Sql::new(
@@ -122,3 +135,5 @@ const BYTES: Sql = Sql::new(
 );
 const PROJECTS: Sql =
     Sql::new("SELECT project, count(*) FROM pins WHERE org_id = $1 GROUP BY project ORDER BY project LIMIT $2");
+const AFTER: Sql =
+    Sql::new("SELECT node, exec FROM pins WHERE org_id = $1 AND project = $2 AND node > $3 ORDER BY node LIMIT $4");

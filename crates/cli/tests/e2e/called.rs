@@ -151,6 +151,50 @@ fn a_step_of_a_plan_calls_a_function_and_its_value_is_the_output() {
 }
 
 #[test]
+fn the_output_of_a_call_step_is_followed_back_to_its_run_and_its_cost() {
+    let home = Home::with(SETTINGS);
+    let plan = |text: &str| {
+        let call = format!(
+            "{{function: \"dml+exec://dml-exec-repl/run\", inputs: [{{commands: [\"echo {text}\"], env: {{MODE: fast}}}}]}}"
+        );
+        home.write(
+            "plan.yaml",
+            format!(
+                "type: agents\nagents:\n- name: a\n  tasks:\n  - name: t\n    steps: [{{name: f, call: {call}}}]\n"
+            ),
+        )
+    };
+    for (name, text) in [("first", "one"), ("second", "two")] {
+        home.done(&["run", plan(text).to_str().unwrap(), "--name", name]);
+    }
+    let calls = value(&home.done(&["call", "ls", "--json"]).out());
+    let shown = |call: &Value| value(&home.done(&["call", "show", call["id"].as_str().unwrap(), "--json"]).out());
+    let all: Vec<Value> = calls.as_array().unwrap().iter().map(shown).collect();
+    // Of each: base64 of what it has written.
+    let of = |out: &str| all.iter().find(|call| call["result"]["value"]["stdout"]["$bytes"] == out).unwrap();
+    let (one, two) = (of("b25lCg=="), of("dHdvCg=="));
+    let dag = value(&home.done(&["dag", "show", two["result"]["exec"].as_str().unwrap()]).out());
+    let root = value(&home.done(&["dag", "show", dag["result"].as_str().unwrap()]).out())["root"].clone();
+    let from = value(&home.done(&["backtrack", root.as_str().unwrap(), "--json"]).out());
+    assert_eq!((&from["run"], &from["exec"]), (&two["run"], &two["result"]["exec"]), "by its value alone");
+    assert!(from["credits_micro"].as_i64().unwrap() > 0, "{from}");
+    let run = value(&home.done(&["status", from["run"].as_str().unwrap(), "--json"]).out());
+    assert!(run["run"]["name"].as_str().unwrap().starts_with("call:"), "{run}");
+    let said = home.done(&["backtrack", two["result"]["exec"].as_str().unwrap()]).out();
+    for part in ["echo two", "MODE", "credits", from["run"].as_str().unwrap()] {
+        assert!(said.contains(part), "no {part} in {said}");
+    }
+    // Why the second was not answered by the first, and how both are let go.
+    let why = home.done(&["cache", "why", two["id"].as_str().unwrap()]).out();
+    assert!(why.contains("echo two") && why.contains(one["run"].as_str().unwrap()), "{why}");
+    let done = home.done(&["cache", "invalidate", "--function", "dml+exec://dml-exec-repl/run"]);
+    assert!(done.stderr.contains("2 results answer no run any more"), "{}", done.stderr);
+    let rebuilt = home.done(&["cache", "rebuild"]);
+    assert!(rebuilt.stderr.contains("0 rows looked at, 0 made, 0 removed"), "{}", rebuilt.stderr);
+    home.adds_up();
+}
+
+#[test]
 fn the_adapter_for_runs_passes_the_check_as_a_program() {
     let home = Home::with(SETTINGS);
     let function = ["--function", "dml+exec://dml-exec-repl/run", "--input", r#"{"commands": ["echo out; exit 3"]}"#];

@@ -69,6 +69,7 @@ fn a_run_that_was_executed_before_is_answered_and_explained() {
     session.type_in("repl cache invalidate count");
     session.type_in("repl cache invalidate --all");
     session.type_in("repl cache ls");
+    session.type_in("repl cache rebuild");
     session.type_in("repl cache invalidate");
     session.type_in("repl cache invalidate nothing");
     session.type_in("repl run -c true && repl cache why");

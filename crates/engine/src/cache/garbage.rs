@@ -2,23 +2,24 @@
 //! an open execution leads to. Safe beside writers: what is stored again since the mark began stays.
 
 use super::{AT_ONCE, broken, index_of, unpin};
-use crate::{Engine, cached_run};
-use calls::reach::closure;
-use calls::{Id, Kind, NodeId, Reference};
+use crate::Engine;
+use crate::execution::{kind_of, request_of};
+use calls::{Fault, Id, Kind, NodeId, Object, Reference};
 use model::time::DAY;
 use model::{Failure, OrgId, Timestamp, bug};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::object::Objects;
-use store::{Item, Lane, Tx};
+use store::pin::Pin;
+use store::{Item, Lane, Tx, WorkKind};
 
-/// Objects of one org that are walked at most.
-const MAX_OBJECTS: usize = 5_000_000;
 /// Execs of a pinned node that stay, so that its history can be read.
 const EXECS_KEPT: i64 = 10;
 const ORGS_AT_ONCE: i64 = 1_000;
-/// Pins or executions of one org that are looked at.
-const MANY: i64 = 1_000_000;
+/// Objects, pins, refs or executions that one question of a mark asks for.
+const ASKED_AT_ONCE: i64 = 500;
+/// Projects of one org. Settings name them, people do not.
+const PROJECTS: i64 = 1_000;
 /// How often results are looked at by themselves.
 const EVERY_MS: i64 = DAY;
 
@@ -48,31 +49,65 @@ impl Engine {
         Garbage { older_than_ms: calls.kept_ms, max_bytes: calls.max_bytes }
     }
 
-    /// All orgs, one after the other; once a day.
+    /// All orgs, one after the other; once a day. What is damaged in one org leaves the others their collection.
     pub(crate) async fn sweep_results(&self, item: Item) -> Result<(), Failure> {
+        if let Err(failure) = self.forget_executions().await {
+            tracing::error!(%failure, "executions that ended long ago were not deleted");
+        }
         let mut after = OrgId(0);
         loop {
             let orgs = self.store.read("org.page", move |tx| store::org::page(tx, after, ORGS_AT_ONCE)).await?;
             let Some(last) = orgs.last() else { break };
             after = last.id;
             for org in orgs {
-                self.collect_garbage(org.id, self.garbage()).await?;
+                if let Err(failure) = self.collect_garbage(org.id, self.garbage()).await {
+                    tracing::error!(org = %org.id, %failure, "results of this org were not collected: repl cache gc says why");
+                }
             }
         }
         let now = self.store.read_inline("sweep.now", |tx| Ok(tx.at())).await?;
         self.at(item, now + EVERY_MS).await
     }
 
+    /// Rows of executions that ended as long ago as an unused result is kept: until then people look them up.
+    async fn forget_executions(&self) -> Result<(), Failure> {
+        let kept_ms = self.context.config.calls.kept_ms;
+        loop {
+            let gone = self
+                .store
+                .write(Lane::Low, "execution.forget", move |tx| {
+                    let since = tx.at() - kept_ms;
+                    let mut gone = 0;
+                    for ended in store::execution::ended_before(tx, since, AT_ONCE)? {
+                        // Its adapter is still to be asked something. A run that executed it is not.
+                        if ended.it.closing.is_some() && kind_of(&ended.it) == WorkKind::Invocation {
+                            continue;
+                        }
+                        // The key of a call without a cache is its own, and never comes again. One that cannot be read may.
+                        let key_returns = request_of(tx, ended.id).map_or(true, |request| !request.fresh);
+                        store::execution::forget(tx, &ended, key_returns)?;
+                        gone += 1;
+                    }
+                    Ok(gone)
+                })
+                .await?;
+            if gone == 0 {
+                return Ok(());
+            }
+        }
+    }
+
     pub async fn collect_garbage(&self, org: OrgId, asked: Garbage) -> Result<Swept, Failure> {
-        let project = cached_run::project(&self.context);
         let mut swept = Swept::default();
         loop {
-            let project = project.clone();
             let gone = self
                 .store
                 .write(Lane::Low, "cache.unpin", move |tx| {
-                    let nodes = too_old_or_too_many(tx, org, &project, asked)?;
-                    unpin(tx, org, &project, &nodes)
+                    let mut gone = 0;
+                    for (project, nodes) in too_old_or_too_many(tx, org, asked)? {
+                        gone += unpin(tx, org, &project, &nodes)?;
+                    }
+                    Ok(gone)
                 })
                 .await?;
             swept.pins += gone;
@@ -80,7 +115,7 @@ impl Engine {
                 break;
             }
         }
-        let marked = self.store.read("cache.mark", move |tx| mark(tx, org, &project)).await?;
+        let marked = self.store.read("cache.mark", move |tx| mark(tx, org)).await?;
         let window = self.context.config.calls.unnamed_kept_ms;
         let (before, marked) = (Timestamp(marked.0.0 - window), Arc::new(marked.1));
         swept.objects = self.sweep_objects(org, before, marked).await?;
@@ -121,55 +156,123 @@ impl Engine {
     }
 }
 
-fn too_old_or_too_many(tx: &mut Tx, org: OrgId, project: &str, asked: Garbage) -> Result<Vec<NodeId>, Failure> {
+/// Pins of all projects of an org that go next, those that were used longest ago: also of a project that the settings name no more.
+fn too_old_or_too_many(tx: &mut Tx, org: OrgId, asked: Garbage) -> Result<BTreeMap<String, Vec<NodeId>>, Failure> {
     let at = tx.at();
-    let old = store::pin::unused(tx, org, project, Timestamp(at.0 - asked.older_than_ms), AT_ONCE)?;
-    if !old.is_empty() {
-        return Ok(old.into_iter().map(|pin| pin.node).collect());
+    let projects = store::pin::projects(tx, org, PROJECTS)?;
+    let (mut pins, mut bytes): (Vec<(String, Pin)>, i64) = (Vec::new(), 0);
+    for (project, _) in projects {
+        bytes += store::pin::bytes(tx, org, &project)?;
+        let unused = store::pin::unused(tx, org, &project, at + 1, AT_ONCE)?;
+        pins.extend(unused.into_iter().map(|pin| (project.clone(), pin)));
     }
-    let mut over = store::pin::bytes(tx, org, project)? - asked.max_bytes;
-    let mut nodes = Vec::new();
-    if over > 0 {
-        for pin in store::pin::unused(tx, org, project, at + 1, AT_ONCE)? {
-            if over <= 0 {
-                break;
-            }
-            over -= pin.exec.bytes;
-            nodes.push(pin.node);
+    pins.sort_by_key(|(_, pin)| pin.used_at);
+    // Of each project the first are here: among so many of all no other is older.
+    pins.truncate(AT_ONCE as usize);
+    let (mut over, since) = (bytes - asked.max_bytes, at - asked.older_than_ms);
+    let mut going = BTreeMap::<String, Vec<NodeId>>::new();
+    for (project, pin) in pins {
+        if pin.used_at >= since && over <= 0 {
+            break;
         }
+        over -= pin.exec.bytes;
+        going.entry(project).or_default().push(pin.node);
     }
-    Ok(nodes)
+    Ok(going)
 }
 
-/// When the mark began, and every object that is needed then.
-fn mark(tx: &mut Tx, org: OrgId, project: &str) -> Result<(Timestamp, BTreeSet<Id>), Failure> {
+/// When the mark began, and every object that is needed then: about 100 bytes of memory for each.
+fn mark(tx: &mut Tx, org: OrgId) -> Result<(Timestamp, BTreeSet<Id>), Failure> {
     let at = tx.at();
-    let mut roots: Vec<Reference> = Vec::new();
-    let rooted = if bug!(heads_are_swept) { "refs/index/" } else { "refs/" };
-    for (_, commit) in store::refs::page(tx, org, rooted, MANY)? {
-        roots.push(commit.into());
+    let mut mark = Mark { tx, org, needed: BTreeSet::new(), open: Vec::new() };
+    mark.refs()?;
+    for (project, _) in store::pin::projects(mark.tx, org, PROJECTS)? {
+        let index = store::refs::find(mark.tx, org, &index_of(org, &project))?;
+        debug_assert!(index.is_none_or(|index| mark.needed.contains(&Reference::from(index).id)));
+        mark.pins(&project)?;
     }
-    debug_assert!(
-        store::refs::find(tx, org, &index_of(org, project))?.is_none_or(|index| roots.contains(&index.into()))
-    );
-    for pin in store::pin::page(tx, org, project, i64::MAX, MANY)? {
-        roots.push(pin.node.into());
-        let execs = store::exec::of_node(tx, org, pin.node, EXECS_KEPT)?;
-        roots.extend(execs.into_iter().map(|exec| Reference::from(exec.id)));
-    }
-    for found in store::execution::page(tx, org, i64::MAX, MANY)? {
-        if found.it.status.is_end() {
-            continue;
+    mark.open_executions()?;
+    Ok((at, mark.needed))
+}
+
+struct Mark<'t> {
+    tx: &'t mut Tx,
+    org: OrgId,
+    needed: BTreeSet<Id>,
+    /// That are needed, and were not read yet.
+    open: Vec<Reference>,
+}
+
+impl Mark<'_> {
+    fn add(&mut self, of: impl Into<Reference>) {
+        let of = of.into();
+        if self.needed.insert(of.id) {
+            self.open.push(of);
         }
-        roots.extend(found.it.node.parse::<NodeId>().ok().map(Reference::from));
-        // The result of an adapter that answered `done` may not have been fetched yet.
-        let staged = found.it.done.and_then(|done| done.result.parse::<calls::DagId>().ok()).map(Reference::from);
-        if let Some(staged) = staged
-            && calls::Read::record(&mut Objects { tx, org }, staged)?.is_some()
-        {
-            roots.push(staged);
+    }
+
+    /// All that the added objects lead to, many in one question.
+    fn walk(&mut self) -> Result<(), Failure> {
+        while !self.open.is_empty() {
+            let rest = self.open.len().saturating_sub(ASKED_AT_ONCE as usize);
+            let read = self.open.split_off(rest);
+            let ids: Vec<Id> = read.iter().map(|of| of.id).collect();
+            for (of, bytes) in read.into_iter().zip(store::object::each(self.tx, self.org, &ids)?) {
+                let bytes = bytes.ok_or_else(|| broken(&Fault::Missing(of)))?;
+                let object = Object::read(of, &bytes).map_err(|why| broken(&Fault::Unreadable { at: of, why }))?;
+                object.references().into_iter().for_each(|below| self.add(below));
+            }
+        }
+        Ok(())
+    }
+
+    fn refs(&mut self) -> Result<(), Failure> {
+        let rooted = if bug!(heads_are_swept) { "refs/index/" } else { "refs/" };
+        let mut after = String::new();
+        loop {
+            let refs = store::refs::after(self.tx, self.org, rooted, &after, ASKED_AT_ONCE)?;
+            let Some((last, _)) = refs.last() else { return Ok(()) };
+            after = last.to_string();
+            refs.iter().for_each(|(_, commit)| self.add(*commit));
+            self.walk()?;
         }
     }
-    let needed = closure(&mut Objects { tx, org }, roots, &|_| false, MAX_OBJECTS).map_err(|fault| broken(&fault))?;
-    Ok((at, needed.objects.into_iter().map(|object| object.id).collect()))
+
+    /// Also the execs of a pinned node that answer no more.
+    fn pins(&mut self, project: &str) -> Result<(), Failure> {
+        let mut after = None;
+        loop {
+            let pins = store::pin::after(self.tx, self.org, project, after, ASKED_AT_ONCE)?;
+            let Some((last, _)) = pins.last() else { return Ok(()) };
+            after = Some(*last);
+            let nodes: Vec<NodeId> = pins.iter().map(|(node, _)| *node).collect();
+            let execs = store::exec::of_nodes(self.tx, self.org, &nodes, EXECS_KEPT)?;
+            nodes.into_iter().for_each(|node| self.add(node));
+            execs.into_iter().for_each(|exec| self.add(exec));
+            self.walk()?;
+        }
+    }
+
+    fn open_executions(&mut self) -> Result<(), Failure> {
+        let mut after = String::new();
+        loop {
+            let open = store::execution::open_after(self.tx, self.org, &after, ASKED_AT_ONCE)?;
+            let Some(last) = open.last() else { return Ok(()) };
+            after.clone_from(&last.key);
+            for it in open {
+                if let Ok(node) = it.node.parse::<NodeId>() {
+                    self.add(node);
+                }
+                // The result of an adapter that answered `done` may not have been fetched yet.
+                let staged = it.done.and_then(|done| done.result.parse::<calls::DagId>().ok()).map(Reference::from);
+                let mut objects = Objects { tx: self.tx, org: self.org };
+                if let Some(staged) = staged
+                    && calls::Read::record(&mut objects, staged)?.is_some()
+                {
+                    self.add(staged);
+                }
+            }
+            self.walk()?;
+        }
+    }
 }

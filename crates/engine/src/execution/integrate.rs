@@ -90,7 +90,7 @@ fn integrated(
     };
     let pinned = index.pinned(tx, node)?;
     // Read with the index locked, as `invalidate` raises it: what was begun before answers the runs that have asked, and none after them.
-    let now = store::execution::epoch(tx, org, &it.function).map_err(Fault::Source)?;
+    let now = store::execution::epoch(tx, org, &it.function, node).map_err(Fault::Source)?;
     let stale = asker.epoch.is_some_and(|begun| begun != now);
     // Another execution of the node may have been pinned first: an OK that is whole stays, unless a caller wanted a new one.
     if let Some(pinned) = pinned.filter(|_| !asker.fresh && !stale)
@@ -132,7 +132,8 @@ fn is_whole_ok(objects: &mut Objects<'_>, exec: ExecId) -> Result<bool, Fault<Fa
     }
 }
 
-fn size_of(objects: &mut Objects<'_>, closure: &Closure) -> Result<i64, Fault<Failure>> {
+/// Of a result: its records and contents.
+pub(crate) fn size_of(objects: &mut Objects<'_>, closure: &Closure) -> Result<i64, Fault<Failure>> {
     let mut bytes: i64 = closure.blobs.iter().map(|blob| blob.bytes as i64).sum();
     for object in &closure.objects {
         bytes += objects.record(*object).map_err(Fault::Source)?.map_or(0, |record| record.len() as i64);

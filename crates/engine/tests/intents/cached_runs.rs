@@ -4,8 +4,9 @@ use crate::bench::{Bench, now, shown, spec};
 use crate::machines::{Plan, ended as ended_by};
 use crate::money::spend_all_but;
 use crate::sweeps::{send as sent_file, with_file};
+use calls::refs::{RefName, Swap, Uuid};
 use calls::{ExecId, NodeId};
-use engine::cache::{Garbage, Invalid};
+use engine::cache::{Garbage, Invalid, WhyOf};
 use engine::run::{Action, Submission};
 use engine::runner::What;
 use model::attempt::MINIMUM_CHARGE;
@@ -165,7 +166,7 @@ fn an_exit_code_is_kept_as_an_error_and_runs_again_unless_errors_are_answers() {
     assert_eq!(ended(&bench, first), (RunStatus::Failed, Some(3)));
     let again = bench.submit(cached(spec()));
     assert_eq!(bench.run(again).status, RunStatus::Created);
-    let why = now(bench.engine.cache_why(bench.org, again)).unwrap();
+    let why = now(bench.engine.cache_why(bench.org, WhyOf::Run(again))).unwrap();
     assert!(why.note.unwrap().contains("--cache-errors"));
     bench.settle();
     let answered = bench.submit(or_error(spec()));
@@ -233,13 +234,13 @@ fn why_names_what_differs_from_the_run_before() {
     let other = sent_file(&mut bench, b"two!");
     let changed = RunSpec { env: [("MODE".into(), "fast".into())].into(), ..salted(with_file(&other), "s") };
     let run = bench.submit(changed);
-    let why = now(bench.engine.cache_why(bench.org, run)).unwrap();
+    let why = now(bench.engine.cache_why(bench.org, WhyOf::Run(run))).unwrap();
     let said = ["file data was changed", "variable MODE was added", r#"salt: "", now "s""#];
     assert_eq!(why.differences, said);
     bench.settle();
     bench.advance(MINUTE);
     let hit = bench.submit(cached(with_file(&hash)));
-    let why = now(bench.engine.cache_why(bench.org, hit)).unwrap();
+    let why = now(bench.engine.cache_why(bench.org, WhyOf::Run(hit))).unwrap();
     assert_eq!((why.differences.len(), why.with.unwrap().run), (0, bench.run(hit).call.unwrap().run));
 }
 
@@ -368,7 +369,16 @@ fn a_result_that_is_pinned_before_its_execution_begins_is_the_answer() {
     let caller = bench.submit(cached(spec()));
     let id = bench.run(caller).call.unwrap().execution.expect("it has opened an execution");
     let (org, project) = (bench.org, bench.config.calls.project.clone());
-    let pin = move |tx: &mut Tx| store::pin::set(tx, org, &project, node, exec);
+    let pin = move |tx: &mut Tx| {
+        let name = RefName::Index(Uuid::derived(&format!("index of {org} {project}")));
+        let at = store::refs::lock(tx, org, &name)?.expect("there is an index");
+        let pinned = calls::history::pin(&mut Objects { tx, org }, at, &[(node, exec)].into());
+        let (next, records) = pinned.expect("it is whole");
+        store::object::put(tx, org, &records)?;
+        let swap = Swap { expect: Some(at), to: Some(next) };
+        store::refs::swap(tx, org, &name, swap)?.expect("it is locked");
+        store::pin::set(tx, org, &project, node, exec)
+    };
     now(bench.store.write(Lane::Normal, "test.pin", pin)).unwrap();
     let asked = bench.calls.lock().unwrap().len();
     bench.settle();

@@ -28,6 +28,7 @@ mod idle_billing;
 mod imports;
 mod inits;
 mod inputs;
+mod kept_results;
 mod keys;
 mod large_outputs;
 mod large_trees;

@@ -1,6 +1,7 @@
 //! Several processes at once on PostgreSQL, and the same on SQLite: what is taken by many at the same moment has one taker, and nobody waits
 //! in a circle.
 
+mod call;
 mod pins;
 mod placement;
 #[allow(dead_code, reason = "the tests of the store use more of it")]

@@ -369,7 +369,7 @@ fn of_a_claim_and_a_termination_one_wins() {
 const WAITING: Sql = Sql::new("SELECT count(*) FROM pg_locks WHERE NOT granted");
 const MOST_LOOKS: usize = 100_000;
 
-async fn waiting(engine: &Engine, many: i64) {
+pub async fn waiting(engine: &Engine, many: i64) {
     for _ in 0..MOST_LOOKS {
         let read = |tx: &mut store::Tx| tx.row(&WAITING, &args![])?.expect("a count is a row").int(0);
         if engine.store.read("test.waiting", read).await.unwrap() == many {

@@ -56,6 +56,8 @@ fn execution_events() -> Vec<E> {
         E::WaitOver,
         E::Integrated { exec: "exec".into() },
         E::PinnedByAnother { exec: "other".into() },
+        E::JobFailed { error: error(), result: "dag".into() },
+        E::WorkItemDied { error: error() },
         E::ResultRefused { error: error() },
         E::Abandoned,
     ]

@@ -351,6 +351,9 @@ async fn done_without_objects(status: &str) {
     scene.answers(&done);
     let seen = scene.work(&id).await;
     assert_eq!((&seen["status"], error(&seen).0), (&json!("retry_wait"), "result"), "{seen}");
+    assert_eq!((&seen["result"], &seen["ended"]), (&Value::Null, &json!(false)), "it is not done before it is pinned");
+    let (code, same) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+    assert_eq!((code, &same["id"], &same["result"]), (StatusCode::ACCEPTED, &json!(id), &Value::Null), "nor a hit");
     let seen = scene.until_over(&id).await;
     assert_eq!(seen["status"], "failed_terminal");
     assert!(error(&seen).1.contains("put the result there first"), "{seen}");
@@ -428,4 +431,137 @@ async fn what_is_no_function_or_no_value_is_refused_with_its_field() {
         assert!(status.is_client_error() && refused.to_string().contains(said), "{body}: {status} {refused}");
     }
     assert_eq!(scene.requests().len(), 0);
+}
+
+/// A worker asks, loses its lease while the adapter thinks, and hears `done` after another worker has pinned another one.
+#[tokio::test]
+async fn a_done_that_is_heard_after_the_first_changes_nothing() {
+    let mut scene = Scene::new().await;
+    let id = scene.begin().await;
+    scene.answers(&pending("t"));
+    let node = scene.work(&id).await["node"].as_str().unwrap().to_owned();
+    let fifo = scene.file("go");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    scene.acts("read line < $d/go; cat $d/late");
+    let number = id.parse::<CallId>().unwrap().0;
+    scene
+        .write(move |tx| {
+            let mut it = engine::store::execution::lock(tx, number)?.unwrap();
+            it.not_before = None;
+            engine::store::execution::save(tx, number, &it)?;
+            let at = tx.at();
+            tx.wake(WorkKind::Invocation, number, at);
+            Ok(())
+        })
+        .await;
+    let item = scene.world.engine.claim(&scene.worker, WorkClass::Act, 8).await.unwrap().remove(0);
+    let slow = scene.world.engine.clone();
+    let slow = tokio::spawn(async move { slow.work_on(item).await });
+    // Opened when its reader, the adapter, is there.
+    let mut go =
+        tokio::task::spawn_blocking(move || std::fs::File::options().write(true).open(fifo).unwrap()).await.unwrap();
+    scene.world.engine.stop_worker(&scene.worker).await.unwrap();
+    scene.worker = scene.world.engine.start_worker("another".into()).await.unwrap();
+    scene.world.engine.beat(&scene.worker).await.unwrap();
+    scene.answers(&scene.publishes(ExecStatus::Ok, "1"));
+    let first = scene.until_over(&id).await;
+    assert_eq!((&first["status"], &first["result"]["value"]), (&json!("completed_ok"), &json!(1)), "{first}");
+    let late = json!({ "version": 1, "answer": "done", "status": "error", "result": "7".repeat(64) });
+    std::fs::write(scene.file("late"), late.to_string()).unwrap();
+    // It may have been killed meanwhile, for it took too long.
+    std::io::Write::write_all(&mut go, b"\n").ok();
+    slow.await.unwrap();
+    assert_eq!(scene.show(&id).await, first);
+    assert_eq!(scene.execs(&node).await.len(), 1);
+}
+
+#[tokio::test]
+async fn an_execution_whose_adapter_kills_the_workers_ends_and_may_be_asked_for_again() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    scene.answers(&pending("t"));
+    scene.work(&id).await;
+    // Dead at once, and again when the adapter is to be told of the end.
+    for left in ["cancel", ""] {
+        let number = id.parse::<CallId>().unwrap().0;
+        scene
+            .write(move |tx| {
+                let at = tx.at();
+                tx.wake(WorkKind::Invocation, number, at);
+                Ok(())
+            })
+            .await;
+        let item = scene.world.engine.claim(&scene.worker, WorkClass::Act, 8).await.unwrap().remove(0);
+        scene.world.engine.work_on(engine::store::Item { dead: true, ..item }).await;
+        let seen = scene.show(&id).await;
+        assert_eq!((&seen["status"], error(&seen).0), (&json!("failed_terminal"), "poisoned"), "{seen}");
+        let it = scene.write(move |tx| engine::store::execution::find(tx, number)).await.unwrap();
+        assert_eq!(it.closing.map(|closing| closing.to_string()).unwrap_or_default(), left);
+    }
+    assert_eq!((scene.asked("cancel"), scene.asked("cleanup")), (0, 0));
+    let (status, again) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+    assert_eq!((status, &again["attempt"]), (StatusCode::ACCEPTED, &json!(2)));
+}
+
+#[tokio::test]
+async fn results_of_one_function_are_invalidated_together_and_what_is_in_flight_is_not_kept() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    scene.ends_with(&id, ExecStatus::Ok, "1").await;
+    let flying = scene.begin_fresh().await;
+    scene.answers(&pending("t"));
+    scene.work(&flying).await;
+    let invalidate = async |body: Value| {
+        let text = body.to_string();
+        scene.world.ask("post", "/api/v1/cache/invalidate", Some(&scene.world.admin), &[], &text).await
+    };
+    let other = invalidate(json!({ "function": "dml+exec://dml-exec-said/g" })).await;
+    assert_eq!((other.status, &other.body["results"]), (StatusCode::OK, &json!(0)), "{}", other.body);
+    let hit = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+    assert_eq!(hit.0, StatusCode::OK, "of another function");
+    let done = invalidate(json!({ "function": FUNCTION })).await;
+    assert_eq!((done.status, &done.body["results"]), (StatusCode::OK, &json!(1)), "{}", done.body);
+    scene.answers(&scene.publishes(ExecStatus::Ok, "2"));
+    let seen = scene.until_over(&flying).await;
+    assert_eq!(
+        (&seen["status"], &seen["result"]["value"]),
+        (&json!("completed_ok"), &json!(2)),
+        "its caller is answered"
+    );
+    let (status, _) = scene.ask(json!({ "function": FUNCTION, "inputs": [1, "two"] })).await;
+    assert_eq!(status, StatusCode::ACCEPTED, "and nobody after it");
+    for (body, said) in [
+        (json!({ "function": "/bin/sh" }), "write it as dml+exec://"),
+        (json!({ "function": FUNCTION, "all": true }), "name one result"),
+        (json!({}), "name one result"),
+    ] {
+        let refused = invalidate(body).await;
+        assert!(refused.status.is_client_error() && refused.body.to_string().contains(said), "{}", refused.body);
+    }
+}
+
+#[tokio::test]
+async fn why_a_call_was_executed_names_the_inputs_that_differ() {
+    let scene = Scene::new().await;
+    let id = scene.begin().await;
+    let first = scene.ends_with(&id, ExecStatus::Ok, "1").await;
+    let why = async |id: &str| {
+        let path = format!("/api/v1/cache/why/{id}");
+        scene.world.ask("get", &path, Some(&scene.world.admin), &[], "").await.body
+    };
+    assert_eq!(why(&id).await["note"], format!("there was no result of {FUNCTION} yet"));
+    let (_, call) = scene.ask(json!({ "function": FUNCTION, "inputs": [2, "two"] })).await;
+    let said = why(call["id"].as_str().unwrap()).await;
+    assert_eq!(
+        (&said["differences"], &said["with"]["exec"]),
+        (&json!(["input 0: 1, now 2"]), &first["result"]["exec"])
+    );
+    assert_eq!((&said["hit"], &said["run"], &said["node"]), (&json!(false), &call["id"], &call["node"]));
+    let fresh = scene.begin_fresh().await;
+    assert_eq!(why(&fresh).await["note"], "it was asked for without the cache");
+    assert_eq!(why("cal_99").await["code"], "not_found");
+    let other = scene.world.engine.ensure_org("other").await.unwrap();
+    let token = scene.world.token(other, engine::store::token::Scope::Admin).await;
+    let theirs = scene.world.ask("get", &format!("/api/v1/cache/why/{id}"), Some(&token), &[], "").await;
+    assert_eq!(theirs.status, StatusCode::NOT_FOUND);
 }

@@ -190,7 +190,10 @@ pub(super) fn of_path(path: &str, name: &str) -> Value {
         (_, "manifests") => id(model::ManifestId::PREFIX),
         (_, "escalations" | "approvals") => id(model::QuestionId::PREFIX),
         (_, "tokens") => id(model::TokenId::PREFIX),
-        ("id", "cache") => id(model::RunId::PREFIX),
+        ("id", "cache") => {
+            let prefixes = format!("({}|{})", model::RunId::PREFIX, model::CallId::PREFIX);
+            id(&prefixes)
+        }
         _ => json!({ "type": "string" }),
     }
 }

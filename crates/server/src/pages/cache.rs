@@ -157,7 +157,7 @@ async fn to_call(sent: &Sent, id: &str, action: &str) -> HandlerResult {
     let (shared, writer) = (sent.shared(), sent.writer(action)?);
     match action {
         "invalidate" => {
-            let body = Invalidate { result: Some(id.to_owned()), all: false };
+            let body = Invalidate { result: Some(id.to_owned()), ..Invalidate::default() };
             cache::invalidate(shared, writer, sent.asked(body, action, id, &sent.button.seen)).await
         }
         "cancel" => {

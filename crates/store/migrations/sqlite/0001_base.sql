@@ -796,19 +796,30 @@ CREATE INDEX object_contents_by_hash ON object_contents (org_id, hash);
 
 -- Executions of call nodes. `request` is what is executed (of a cached run its specification), as JSON.
 CREATE TABLE executions (
-    id      BIGINT NOT NULL PRIMARY KEY,
-    org_id  BIGINT NOT NULL,
-    key     TEXT   NOT NULL,
-    open    BIGINT NOT NULL,
-    doc     TEXT   NOT NULL,
-    request TEXT   NOT NULL
+    id       BIGINT NOT NULL PRIMARY KEY,
+    org_id   BIGINT NOT NULL,
+    key      TEXT   NOT NULL,
+    open     BIGINT NOT NULL,
+    ended_at BIGINT,
+    doc      TEXT   NOT NULL,
+    request  TEXT   NOT NULL
 );
 -- Callers of one key share one execution.
 CREATE UNIQUE INDEX executions_open ON executions (org_id, key) WHERE open = 1;
 -- Executions of an org, newest first.
 CREATE INDEX executions_of_org ON executions (org_id, id);
--- How often a key was executed before.
-CREATE INDEX executions_of_key ON executions (org_id, key);
+-- The newest execution of a key.
+CREATE INDEX executions_of_key ON executions (org_id, key, id);
+-- Those that ended long ago.
+CREATE INDEX executions_ended ON executions (ended_at) WHERE open = 0;
+
+-- The last attempt of keys whose executions were deleted: adapters name their jobs by key and attempt, so that no number may come twice.
+CREATE TABLE attempts_of_calls (
+    org_id  BIGINT NOT NULL,
+    key     TEXT   NOT NULL,
+    attempt BIGINT NOT NULL,
+    PRIMARY KEY (org_id, key)
+);
 
 -- Runs that wait for an execution. A row goes when its run is answered or cancelled.
 CREATE TABLE callers (

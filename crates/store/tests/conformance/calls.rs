@@ -253,8 +253,33 @@ pub async fn callers_of_a_key_share_one_execution(w: &World) {
     assert_eq!(page.iter().map(|found| found.id).collect::<Vec<_>>(), [8, 7]);
     write(&w.store, |tx| execution::raise_epoch(tx, ORG, "f")).await.unwrap();
     write(&w.store, |tx| execution::raise_epoch(tx, ORG, "f")).await.unwrap();
-    let epochs = read(&w.store, |tx| Ok((execution::epoch(tx, ORG, "f")?, execution::epoch(tx, OTHER, "f")?))).await;
-    assert_eq!(epochs, (2, 0));
+    let (one, two) = (NodeId(Id([1; 32])), NodeId(Id([2; 32])));
+    write(&w.store, move |tx| execution::raise_epoch_of_call(tx, ORG, one)).await.unwrap();
+    for (org, node, raised) in [(ORG, one, 3), (ORG, two, 2), (OTHER, one, 0)] {
+        assert_eq!(read(&w.store, move |tx| execution::epoch(tx, org, "f", node)).await, raised);
+    }
+    // What has ended long ago goes, and its number stays known if its key may come again.
+    write(&w.store, |tx| {
+        let it = execution::lock(tx, 8)?.unwrap();
+        let event = model::execution::ExecutionEvent::Abandoned;
+        let Outcome::Moved { next, .. } = model::execution::apply(&it, &event, tx.at())? else { panic!("it ends") };
+        execution::save(tx, 8, &next)
+    })
+    .await
+    .unwrap();
+    let (now, open) = read(&w.store, |tx| Ok((tx.at(), execution::open_after(tx, ORG, "", 5)?))).await;
+    assert_eq!(open, []);
+    assert_eq!(read(&w.store, move |tx| execution::ended_before(tx, now - 1_000_000, 5)).await, []);
+    let ended = read(&w.store, move |tx| execution::ended_before(tx, now + 1_000_000, 5)).await;
+    assert_eq!(ended.iter().map(|it| it.id).collect::<std::collections::BTreeSet<_>>(), [7, 8].into());
+    assert_eq!(read(&w.store, |tx| execution::last_attempt(tx, ORG, "k")).await, 1);
+    for returns in [true, false] {
+        let ended = ended.clone();
+        write(&w.store, move |tx| ended.iter().try_for_each(|it| execution::forget(tx, it, returns))).await.unwrap();
+    }
+    assert_eq!(read(&w.store, |tx| execution::page(tx, ORG, i64::MAX, 5)).await, []);
+    assert_eq!(read(&w.store, |tx| execution::last_attempt(tx, ORG, "k")).await, 1);
+    assert_eq!(read(&w.store, |tx| execution::last_attempt(tx, ORG, "other")).await, 0);
 }
 
 pub async fn a_claim_is_taken_over_by_one(w: &World) {

@@ -23,16 +23,17 @@ pub struct PinView {
     pub used_at: i64,
 }
 
-/// Why a cached run was executed.
+/// Why a call was executed.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct CacheWhy {
+    /// The cached run, or the execution of a call (`cal_…`).
     pub run: String,
     /// The call node, which is the key.
     pub node: Option<String>,
     /// A kept result answered it when it was submitted.
     pub hit: bool,
-    /// What it is compared with: the newest execution before it of a run of the same name, else of any.
+    /// What it is compared with: the newest execution before it of a run of the same name, else of the same function.
     pub with: Option<PinView>,
     /// What is not the same, one sentence each.
     pub differences: Vec<String>,
@@ -41,7 +42,7 @@ pub struct CacheWhy {
     pub cached_from: Option<CachedFrom>,
 }
 
-/// Which results are not to answer any more: exactly one of the two.
+/// Which results are not to answer any more: exactly one of the three.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
@@ -50,6 +51,8 @@ pub struct Invalidate {
     pub result: Option<String>,
     /// All results of cached runs.
     pub all: bool,
+    /// All results of this function, `dml+exec://ADAPTER/PATH?QUERY`.
+    pub function: Option<String>,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -79,6 +82,22 @@ pub struct GarbageCollected {
     pub objects: i64,
     pub objects_left: i64,
     pub bytes_left: i64,
+}
+
+/// Rows of pins, beside the index.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct PinsRebuilt {
+    /// That were looked at.
+    pub rows: i64,
+    /// That were made, or corrected.
+    pub made: i64,
+    /// That the index does not have.
+    pub removed: i64,
+    /// Rows of execs that were made of their records.
+    pub execs: i64,
+    /// Pins whose result cannot be read: the call is executed again.
+    pub damaged: i64,
 }
 
 /// Where a result came from.

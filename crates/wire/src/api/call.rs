@@ -43,6 +43,18 @@ pub struct CallView {
     pub ended_at: Option<i64>,
     /// The run that executes it, if one does.
     pub run: Option<String>,
+    /// The run that executed it failed, or is gone, and said nothing about the call: why, as a value. It answers no other caller.
+    #[serde(default)]
+    pub failure: Option<CallFailureView>,
+}
+
+/// Why a run that executed a call has left no result.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CallFailureView {
+    pub dag: String,
+    /// `type`, `message`, `origin` and `stack`. None: it was deleted.
+    pub value: Option<serde_json::Value>,
 }
 
 /// The result of a call.
