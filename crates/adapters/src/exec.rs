@@ -291,6 +291,8 @@ impl Provider for ExecProvider {
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
         Box::pin(async move {
             check_handle(handle)?;
+            // For a program a missing tag is no tag: `list` gives null for it, too.
+            let nonce = Some(nonce).filter(|nonce| !nonce.is_empty());
             self.act("terminate", json!({ "handle": handle.0, "nonce": nonce })).await
         })
     }
@@ -402,6 +404,15 @@ mod tests {
         let order = Order { image: Some("debian-12".into()), user_data: Some("echo hello".into()), ..plain.clone() };
         assert_eq!(provider(script, 60_000).spawn(&order).await, Ok(Handle("m-1".into())));
         assert!(provider(script, 60_000).spawn(&plain).await.is_err(), "without one of them it is told null");
+    }
+
+    /// What was listed with `"nonce": null` is named so when it is ended.
+    #[tokio::test]
+    async fn a_machine_without_a_tag_is_ended_without_one() {
+        let script = r#"case "$(cat)" in *'"nonce":null'*) echo '{}';; *) echo '{"error":{"kind":"not_found","what":"another"}}';; esac"#;
+        let handle = Handle("m-1".into());
+        assert_eq!(provider(script, 60_000).terminate(&handle, "").await, Ok(()));
+        assert!(provider(script, 60_000).terminate(&handle, "n").await.is_err());
     }
 
     #[tokio::test]

@@ -2,10 +2,11 @@
 //! lag, machines die. Has no clock, thread or randomness: the caller decides what fails, and delays are counted in calls.
 
 use crate::provider::{
-    Capabilities, Handle, ListAsk, Listed, ListedPage, Order, Platform, Provider, ProviderFuture, Reach, Seen,
-    is_workdir,
+    Capabilities, Handle, ListAsk, Listed, ListedPage, LookAsk, Looks, Order, Platform, Provider, ProviderFuture,
+    Reach, Room, Seen, is_workdir,
 };
 use model::boot::Boot;
+use model::host::HostFacts;
 use model::orphan::{ListedStatus, ResourceType};
 use model::spec::Resources;
 use model::{Credits, Trouble, TroubleKind, names};
@@ -38,6 +39,8 @@ pub enum Fate {
 
 /// Decides each call's fate; the text is the machine's name (or the prefix of a list).
 pub type Decide = Box<dyn FnMut(Call, &str) -> Fate + Send>;
+/// The cursor that a page gives, for the one that it was asked with.
+pub type Next = fn(Option<&str>) -> String;
 
 #[derive(Debug, Clone)]
 pub struct FakeSettings {
@@ -55,6 +58,8 @@ pub struct FakeSettings {
     pub gone_lag_calls: u32,
     /// A new machine waits in a queue of the provider until it is told to start.
     pub queues: bool,
+    /// Its hosts, each with room for one machine, and what they say of themselves; none: the control plane chooses no host.
+    pub hosts: Vec<(String, HostFacts)>,
 }
 
 impl Default for FakeSettings {
@@ -74,6 +79,7 @@ impl Default for FakeSettings {
             list_lag_calls: 0,
             gone_lag_calls: 0,
             queues: false,
+            hosts: Vec::new(),
         }
     }
 }
@@ -126,6 +132,10 @@ struct World {
     unlisted: Vec<String>,
     /// Regions whose list does not come.
     hanging: Vec<String>,
+    /// Calls that end or delete something do not return.
+    ends_hang: bool,
+    /// What every page of a list says of the next one, given the cursor it was asked for.
+    next: Option<Next>,
     /// Of the pages that were listed.
     longest_page: usize,
     changes: u64,
@@ -145,6 +155,8 @@ impl FakeProvider {
                 decide,
                 unlisted: Vec::new(),
                 hanging: Vec::new(),
+                ends_hang: false,
+                next: None,
                 longest_page: 0,
                 changes: 0,
                 made: BTreeMap::new(),
@@ -221,6 +233,16 @@ impl FakeProvider {
         self.world().hanging = regions.iter().map(|region| (*region).to_owned()).collect();
     }
 
+    /// Whether calls of `terminate` and `delete` hang from now on.
+    pub fn hanging_ends(&self, hang: bool) {
+        self.world().ends_hang = hang;
+    }
+
+    /// From now on lists do not end: behind each page there is another, with this cursor.
+    pub fn endless_lists(&self, next: Option<Next>) {
+        self.world().next = next;
+    }
+
     /// How many resources the longest page had that was ever listed.
     pub fn longest_page(&self) -> usize {
         self.world().longest_page
@@ -293,6 +315,13 @@ impl Provider for FakeProvider {
     fn price(&self, _asked: &Resources, region: &str, spot: bool) -> Credits {
         price(&self.settings, region, spot)
     }
+    fn rooms(&self) -> Vec<Room> {
+        self.settings.hosts.iter().map(|(host, _)| Room { place: host.clone(), slots: 1 }).collect()
+    }
+    fn look<'a>(&'a self, _ask: &'a LookAsk) -> ProviderFuture<'a, Looks> {
+        let found = self.settings.hosts.iter().map(|(host, facts)| (host.clone(), Ok(facts.clone()))).collect();
+        Box::pin(std::future::ready(Ok(found)))
+    }
     fn size_for(&self, asked: &Resources) -> Resources {
         self.settings.one_size.clone().unwrap_or_else(|| asked.clone())
     }
@@ -332,9 +361,12 @@ impl Provider for FakeProvider {
         })
     }
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()> {
+        if self.world().ends_hang {
+            return Box::pin(std::future::pending());
+        }
         self.act(Call::Terminate, &handle.0, |settings, world| {
             if let Some(other) = world.others.get(&handle.0) {
-                if other.nonce.as_deref().is_some_and(|tag| tag != nonce) {
+                if other.nonce.as_deref().unwrap_or("") != nonce {
                     return Err(stranger(&handle.0));
                 }
                 world.others.remove(&handle.0);
@@ -367,7 +399,8 @@ impl Provider for FakeProvider {
                 if let Some(region) = ask.region.as_ref().filter(|region| world.unlisted.contains(region)) {
                     return Err(Trouble::new(TroubleKind::Network, format!("{region} cannot be listed")));
                 }
-                let page = list(settings, world, ask);
+                let mut page = list(settings, world, ask);
+                page.next = world.next.map(|next| next(ask.after.as_deref())).or(page.next);
                 world.longest_page = world.longest_page.max(page.listed.len());
                 Ok(page)
             });
@@ -375,6 +408,9 @@ impl Provider for FakeProvider {
         })
     }
     fn delete<'a>(&'a self, kind: ResourceType, handle: &'a Handle) -> ProviderFuture<'a, ()> {
+        if self.world().ends_hang {
+            return Box::pin(std::future::pending());
+        }
         self.act(Call::Delete, &handle.0, |_, world| {
             if world.others.get(&handle.0).is_some_and(|other| other.kind == kind) {
                 world.others.remove(&handle.0);

@@ -279,6 +279,7 @@ pub trait Provider: Send + Sync {
     }
     fn inspect<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, Seen>;
     /// Ends the machine and everything on it. Ok means that it is surely gone, now or before; `Trouble` that it may still exist.
+    /// A machine with another nonce is left alone. An empty `nonce` stands for a machine that `list` gives without one.
     fn terminate<'a>(&'a self, handle: &'a Handle, nonce: &'a str) -> ProviderFuture<'a, ()>;
     /// What exists under names that begin so, whatever else it is named; a page at a time, in an order that stays.
     fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage>;

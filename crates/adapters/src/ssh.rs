@@ -190,11 +190,16 @@ impl SshProvider {
         Ok((target, name.to_owned()))
     }
 
-    /// The host that has a machine of this name. A host that cannot be asked may have it.
+    /// The host that has a machine of this name. A host that cannot be asked may have it, and holds up no other.
     async fn search(&self, name: &str) -> Result<Option<Target>, Trouble> {
-        let mut unsure = None;
+        let mut asked = Vec::with_capacity(self.settings.hosts.len());
         for target in &self.settings.hosts {
-            match self.ask(target, Deed::Find { name: name.to_owned() }, LOOKED_WITHIN).await {
+            let deed = Deed::Find { name: name.to_owned() };
+            asked.push(async move { (target, self.ask(target, deed, LOOKED_WITHIN).await) });
+        }
+        let (mut unsure, mut answers) = (None, stream::iter(asked).buffer_unordered(ASKED_AT_ONCE));
+        while let Some((target, answer)) = answers.next().await {
+            match answer {
                 Ok(true) => return Ok(Some(target.clone())),
                 Ok(false) => {}
                 Err(trouble) => unsure = Some(trouble),

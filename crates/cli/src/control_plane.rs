@@ -12,7 +12,7 @@ use std::collections::HashSet;
 use std::sync::Mutex;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use wire::api::Page;
 use wire::client::{ANSWER_WITHIN, Client, ClientError, Events, Method, Response};
 use wire::model::crash_point;
@@ -20,6 +20,10 @@ use wire::model::crash_point;
 /// How often a question is put before its failure is the user's; with the pauses below about three seconds.
 const TRIES: u32 = 5;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
+/// For a request that makes the control plane ask providers, which it does for four minutes at most.
+pub const PROVIDERS_ASKED_WITHIN: Duration = Duration::from_secs(5 * 60);
+/// For the trial of a provider, whose machine is ended after ten minutes at the latest.
+pub const TRIED_WITHIN: Duration = Duration::from_secs(11 * 60);
 /// A listing asks for this many at a time; not fewer, because a filter may leave little of a page.
 const SMALLEST_PAGE: usize = 50;
 const LARGEST_PAGE: usize = 500;
@@ -89,8 +93,36 @@ impl ControlPlane {
 
     /// A POST that only asks: there is nothing to do twice, so it needs no key.
     pub async fn question<B: Serialize + ?Sized, T: DeserializeOwned>(&self, path: &str, body: &B) -> Done<T> {
+        self.question_within(path, body, ANSWER_WITHIN).await
+    }
+
+    /// A POST that takes minutes. It is asked again after a broken connection, and not when there was no answer in time.
+    pub async fn post_within<B: Serialize + ?Sized, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        within: Duration,
+    ) -> Done<T> {
+        let (path, key) = (&format!("{API}{path}"), &new_key()?);
+        self.patiently_within(within, |client| async move {
+            let request = client.request(Method::POST, path).header("idempotency-key", key).json(body);
+            request.within(within).send().await?.json().await
+        })
+        .await
+    }
+
+    /// The same for one that only asks.
+    pub async fn question_within<B: Serialize + ?Sized, T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &B,
+        within: Duration,
+    ) -> Done<T> {
         let path = &format!("{API}{path}");
-        self.patiently(|client| async move { client.post(path, body).await }).await
+        self.patiently_within(within, |client| async move {
+            client.request(Method::POST, path).json(body).within(within).send().await?.json().await
+        })
+        .await
     }
 
     /// PUT and DELETE are the same however often they are asked.
@@ -169,10 +201,24 @@ impl ControlPlane {
 
     /// Puts a question until it is answered: through a restart, a busy key, a full server.
     pub async fn patiently<T, F: Future<Output = Result<T, ClientError>>>(&self, ask: impl Fn(Client) -> F) -> Done<T> {
+        self.patiently_within(Duration::MAX, ask).await
+    }
+
+    /// The same, but a question that was not answered within this is not put again: what it began may still go on.
+    async fn patiently_within<T, F: Future<Output = Result<T, ClientError>>>(
+        &self,
+        within: Duration,
+        ask: impl Fn(Client) -> F,
+    ) -> Done<T> {
         let mut pause = FIRST_PAUSE;
         for tried in 1.. {
+            let asked_at = Instant::now();
             match ask(self.client()).await {
                 Ok(answer) => return Ok(answer),
+                Err(ClientError::Unreachable(_)) if asked_at.elapsed() >= within => {
+                    let what = format!("the control plane did not answer within {} s", within.as_secs());
+                    return Err(Complaint::usage(what).fix("see `repl doctor`, and the control plane's log"));
+                }
                 Err(error) if tried >= TRIES || !self.is_worth_another_try(&error) => {
                     return Err(self.complaint(&error));
                 }
@@ -295,6 +341,27 @@ mod tests {
         ] {
             assert_eq!(is_worth_another_try(&error), again, "{error:?}");
         }
+    }
+
+    #[tokio::test]
+    async fn what_was_not_answered_in_time_is_not_asked_again() {
+        let home = tempfile::tempdir().unwrap();
+        let flags = crate::settings::Flags {
+            home: Some(home.path().to_owned()),
+            url: Some("http://127.0.0.1:9".to_owned()),
+            ..Default::default()
+        };
+        let settings = Settings::read_from(&flags, &|_| None, home.path()).unwrap();
+        let client = Client::new("http://127.0.0.1:9", None).unwrap();
+        let plane = ControlPlane { settings, client: Mutex::new(client), started_here: false };
+        let asked = std::cell::Cell::new(0);
+        let answer: Done<()> = plane
+            .patiently_within(Duration::ZERO, |_| {
+                asked.set(asked.get() + 1);
+                std::future::ready(Err(ClientError::Unreachable("operation timed out".to_owned())))
+            })
+            .await;
+        assert_eq!((answer.unwrap_err().text.contains("did not answer within"), asked.get()), (true, 1));
     }
 
     /// What becomes of a listing with this limit whose page number `n` has this many entries and that cursor.

@@ -84,6 +84,9 @@ pub struct Orders {
     /// The settings files that were read: no job in a sandbox sees them.
     #[serde(default)]
     pub files: Vec<PathBuf>,
+    /// The database is an older copy.
+    #[serde(default)]
+    pub restored: bool,
 }
 
 impl Orders {
@@ -100,6 +103,7 @@ impl Orders {
             public_url: settings.public_url.clone(),
             tables: settings.tables.clone(),
             files: settings.files.clone(),
+            restored: false,
         }
     }
 }

@@ -5,7 +5,7 @@ mod report;
 
 use crate::args::{Json, Listing};
 use crate::complaint::{Complaint, Done};
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, PROVIDERS_ASKED_WITHIN};
 use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show;
@@ -182,10 +182,11 @@ pub async fn orphan(settings: &Settings, command: Orphan) -> Done {
 async fn recover(settings: &Settings, import: bool, org: Option<String>, json: Json) -> Done {
     let plane = ControlPlane::reach(settings).await?;
     let imported: Option<ImportReport> = match import {
-        true => Some(plane.post("/orphans/import", &ImportBody { org }).await?),
+        true => Some(plane.post_within("/orphans/import", &ImportBody { org }, PROVIDERS_ASKED_WITHIN).await?),
         false => None,
     };
-    let scans: ScanReport = plane.question("/orphans/scan", &ScanBody::default()).await?;
+    let scans: ScanReport =
+        plane.question_within("/orphans/scan", &ScanBody::default(), PROVIDERS_ASKED_WITHIN).await?;
     let found: Vec<OrphanView> = plane.list("/orphans?include_whitelisted=true", MOST).await?;
     let runners: Vec<UnlistedView> = plane.list("/orphans/unlisted", MOST).await?;
     if json.json {
@@ -223,7 +224,8 @@ async fn list(plane: &ControlPlane, provider: Option<&str>, all: bool, listing: 
 }
 
 async fn scan(plane: &ControlPlane, provider: Option<String>, verbose: bool, json: Json) -> Done {
-    let report: ScanReport = plane.question("/orphans/scan", &ScanBody { provider: provider.clone() }).await?;
+    let body = ScanBody { provider: provider.clone() };
+    let report: ScanReport = plane.question_within("/orphans/scan", &body, PROVIDERS_ASKED_WITHIN).await?;
     if json.json {
         return show::json(&report);
     }

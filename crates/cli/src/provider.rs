@@ -3,7 +3,7 @@
 
 use crate::args::{Json, Listing};
 use crate::complaint::{Complaint, Done};
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, TRIED_WITHIN};
 use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Table};
@@ -344,7 +344,8 @@ async fn test(settings: &Settings, name: &str, yes: bool, json: Json) -> Done {
             return Err(Complaint::refused("nothing was made"));
         }
     }
-    let report: ProviderReport = plane.post(&format!("/providers/{}/test", encode(name)), &json!({})).await?;
+    let path = format!("/providers/{}/test", encode(name));
+    let report: ProviderReport = plane.post_within(&path, &json!({}), TRIED_WITHIN).await?;
     if json.json {
         show::json(&report)?;
     } else {

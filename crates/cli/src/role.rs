@@ -56,6 +56,9 @@ pub struct ServerArgs {
     /// Serve the API only; workers do the work
     #[arg(long)]
     pub no_worker: bool,
+    /// The database is an older copy: number new things above those that were made after it
+    #[arg(long)]
+    restored: bool,
 }
 
 /// Be a worker in the foreground: does the work of servers that share its database
@@ -124,7 +127,15 @@ pub fn on_host() -> Option<i32> {
         return None;
     }
     let done = match words.next()?.to_str()? {
-        "host" => server::answer_on_host(Path::new(&words.next()?), std::io::stdin().lock(), std::io::stdout().lock()),
+        "host" => {
+            let can_sandbox = || runner::sandbox().map(drop);
+            server::answer_on_host(
+                Path::new(&words.next()?),
+                can_sandbox,
+                std::io::stdin().lock(),
+                std::io::stdout().lock(),
+            )
+        }
         "relay" => server::relay_on_host(std::io::stdin(), std::io::stdout()),
         _ => return None,
     };
@@ -168,6 +179,7 @@ pub async fn server(settings: &Settings, args: ServerArgs) -> Done {
     orders.tls_cert = args.tls_cert.map(here).or(orders.tls_cert);
     orders.tls_key = args.tls_key.map(here).or(orders.tls_key);
     orders.public_url = args.public_url.or(orders.public_url);
+    orders.restored = args.restored;
     // One SQLite file has one control plane, and the commands of this home find it there.
     let keeper = if is_shared(&orders.database) { Keeper::Shared } else { Keeper::Alone };
     let home = orders.home.clone();
@@ -339,6 +351,7 @@ fn server_settings(
         exe: PathBuf::from("/proc/self/exe"),
         can_sandbox: || runner::sandbox().map(drop),
         doctor: crate::doctor::findings,
+        restored: orders.restored,
         files: orders.files,
         home,
     })

@@ -12,7 +12,7 @@ use store::Tx;
 
 impl EngineContext {
     /// The providers as they are for a machine of this size.
-    pub(crate) fn candidates(&self, resources: &Resources) -> Vec<Candidate> {
+    pub(crate) fn candidates(&self, resources: &Resources, sandbox: bool) -> Vec<Candidate> {
         let of = |(name, listing): (&String, &crate::Listing)| {
             let (provider, capabilities) = (&listing.provider, listing.provider.capabilities());
             let mut quotes = Vec::new();
@@ -31,6 +31,8 @@ impl EngineContext {
                 bills: capabilities.bills,
                 leaving: listing.leaving,
                 orgs: listing.orgs.clone(),
+                // Asked only if it matters: where it fails, a process is started each time.
+                no_sandbox: if sandbox { provider.can_sandbox().err() } else { None },
                 largest: capabilities.largest,
                 gpus: capabilities.gpus,
                 hosts: listing.hosts.clone(),
@@ -41,7 +43,7 @@ impl EngineContext {
     }
 
     pub fn choose(&self, asked: &Asked<'_>) -> Choice {
-        model::offer::choose(asked, &self.candidates(asked.resources), LOCAL)
+        model::offer::choose(asked, &self.candidates(asked.resources, asked.sandbox), LOCAL)
     }
 
     /// The choice, if there is a machine for the run anywhere; else why the first provider that it may use has none.
@@ -103,6 +105,10 @@ fn refused(asked: &Asked<'_>, PassedOver { provider, why }: &PassedOver, choice:
             let gpu = asked.resources.gpu.as_ref().map_or_else(String::new, |gpu| gpu.to_string());
             Refused::invalid("gpu", format!("`{gpu}` cannot be had of {provider}: {why}{or}"))
         }
+        Passed::NoSandbox { why } => Refused::NoSandbox { place: provider.clone(), why: why.clone() },
+        Passed::NoHost { hosts } if hosts.iter().all(|(_, why)| matches!(why, NotTaken::NoSandbox { .. })) => {
+            Refused::NoSandbox { place: provider.clone(), why: why.to_string() }
+        }
         Passed::NoHost { hosts } => {
             let field = match asked.resources.gpu {
                 Some(_) if hosts.iter().all(|(_, why)| matches!(why, NotTaken::OtherGpus { .. })) => "gpu",
@@ -136,8 +142,8 @@ impl RunTx<'_> {
     /// Where a machine of this provider is tried first.
     pub(crate) fn cheapest_region(&mut self, provider: &str, asked: &Resources, spot: bool) -> Result<String, Failure> {
         let org = org_name(self.tx, self.context, self.run.org)?;
-        let named = [provider.to_owned()];
-        let asked = Asked { org: &org, resources: asked, region: None, spot, providers: &named };
+        let (named, sandbox) = ([provider.to_owned()], self.run.spec.sandbox.is_some());
+        let asked = Asked { org: &org, resources: asked, sandbox, region: None, spot, providers: &named };
         let first = self.context.choose(&asked).offers.into_iter().next();
         Ok(first.map_or_else(|| self.run.spec.region.clone(), |offer| offer.region))
     }
@@ -151,7 +157,9 @@ impl RunTx<'_> {
         let spot = job_spot || self.run.spec.spot;
         let spec = &self.run.spec;
         let own = [pool.provider.clone()];
-        let here = Asked { org: &org, resources: &resources, region: Some(&pool.region), spot, providers: &own };
+        let sandbox = spec.sandbox.is_some();
+        let here =
+            Asked { org: &org, resources: &resources, sandbox, region: Some(&pool.region), spot, providers: &own };
         let mut offers = match self.context.place_of(&here) {
             Ok(choice) => choice.offers,
             Err(refused) => return Ok(Err(refused)),

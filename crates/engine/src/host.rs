@@ -4,10 +4,9 @@
 use crate::provider_set::Listing;
 use crate::{Engine, EngineContext};
 use adapters::{LookAsk, Looks, Provider};
-use model::host::{self, Host, NotTaken, Place, Used};
+use model::host::{self, Host, NotTaken, Place, Used, Wanted};
 use model::instance::{Instance, InstanceStatus};
 use model::pool::{Room, Slot};
-use model::spec::Resources;
 use model::time::HOUR;
 use model::{Failure, InstanceId, PoolId, Refused, Timestamp, Trouble, TroubleKind};
 use std::collections::BTreeMap;
@@ -64,12 +63,13 @@ impl HostsNow {
     }
 
     /// Where a machine for this is made now, and why each other host is not taken.
-    pub(crate) fn choose(&self, asked: &Resources) -> (Option<Place>, Vec<(String, NotTaken)>) {
+    pub(crate) fn choose<'a>(&self, asked: impl Into<Wanted<'a>>) -> (Option<Place>, Vec<(String, NotTaken)>) {
         host::choose(&self.hosts, &self.used, asked)
     }
 
     /// Only of hosts on which a machine for this could be: there is room for one, or all of them are full.
-    pub(crate) fn room(&self, asked: &Resources) -> Room {
+    pub(crate) fn room<'a>(&self, asked: impl Into<Wanted<'a>>) -> Room {
+        let asked: Wanted<'a> = asked.into();
         let could = |name: &String| self.hosts.iter().any(|host| host.name == *name && host.could(asked).is_ok());
         let instances = self.places.values().filter(|place| could(place)).count() as i64;
         let ending = self.ending.iter().filter(|place| could(place)).count() as i64;
@@ -78,7 +78,8 @@ impl HostsNow {
     }
 
     /// An idle machine elsewhere is of no use to who asks for this, and its end makes no room for it.
-    pub(crate) fn retain(&self, slots: &mut Vec<Slot>, asked: &Resources) {
+    pub(crate) fn retain<'a>(&self, slots: &mut Vec<Slot>, asked: impl Into<Wanted<'a>>) {
+        let asked: Wanted<'a> = asked.into();
         slots.retain(|slot| {
             let host = self.places.get(&slot.instance).and_then(|place| self.hosts.iter().find(|it| it.name == *place));
             host.is_none_or(|host| host.could(asked).is_ok())

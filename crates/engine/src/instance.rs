@@ -169,16 +169,19 @@ impl Engine {
     pub async fn retire_idle(&self) -> Result<i64, Failure> {
         self.store
             .write(Lane::Normal, "instance.retire_idle", |tx| {
-                let mut ending = 0;
+                let (mut ending, mut open) = (0, Vec::new());
                 for pool in store::pool::all(tx)? {
-                    for instance in store::instance::open_in(tx, pool.id)? {
-                        let instance = store::instance::lock(tx, instance.id)?;
-                        let busy = store::job::on_instance(tx, instance.id)?.is_some();
-                        if instance.status != InstanceStatus::Terminating && !busy {
-                            terminate_instance::begin(tx, instance.id, "the control plane is closing")?;
-                        }
-                        ending += i64::from(!busy);
+                    open.extend(store::instance::open_in(tx, pool.id)?.into_iter().map(|instance| instance.id));
+                }
+                // Of all pools together: rows of instances are locked in the order of their ids.
+                open.sort();
+                for id in open {
+                    let instance = store::instance::lock(tx, id)?;
+                    let busy = store::job::on_instance(tx, id)?.is_some();
+                    if instance.status != InstanceStatus::Terminating && !busy {
+                        terminate_instance::begin(tx, id, "the control plane is closing")?;
                     }
+                    ending += i64::from(!busy);
                 }
                 Ok(ending)
             })

@@ -1,6 +1,7 @@
 //! Orphans: asks providers what they list, compares it with the rows, adopts what a row waits for and writes down the rest. Never ends,
 //! deletes or changes anything that is listed, but for one orphan whose end a person has asked for by its id.
 
+mod ask;
 mod end;
 pub(crate) mod import;
 mod notice;
@@ -11,23 +12,26 @@ use crate::{Engine, EngineContext, Provider};
 use adapters::ListAsk;
 use adapters::exec::EVERYWHERE;
 use adapters::provider::LIST_PAGE;
+use ask::{Limit, goes_on, side_by_side};
 use model::orphan::{self, OrphanSection, OrphanSeverity, Whitelisted};
 use model::time::{MINUTE, SECOND};
 use model::{Failure, InstanceId, ManifestId, OrgId, PoolId, Refused, Timestamp, Trouble, names};
 use std::collections::BTreeSet;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use store::orphan::{Orphan, Scan};
 use store::pool::Pool;
 pub use store::unlisted::{Unlisted, UnlistedJob};
 use store::{Item, Lane, NewEvent, Tx, WorkKind};
 
-pub use import::{Import, ImportOutcome, Imported};
+pub use import::{IMPORT_MS, Import, ImportOutcome, Imported};
 pub use unlisted::UnlistedOverview;
 
-/// A page that does not come within this will not come.
-const PAGE_MS: i64 = MINUTE;
+/// A region whose list takes longer is not listed to its end. Half of the pause between two scans.
+const SCAN_MS: i64 = 30 * MINUTE;
+/// The same for all regions of a scan that a person waits for. The command waits for a minute more.
+pub const SCAN_NOW_MS: i64 = 4 * MINUTE;
+/// Regions that one request lists at the same time: one that hangs takes its minute, and holds up no other.
+const SCANNED_AT_ONCE: usize = 16;
 /// Rows that one transaction of a scan removes.
 const AT_ONCE: i64 = 200;
 /// A provider that goes on for longer than so many pages is not listed to its end.
@@ -121,36 +125,39 @@ impl Engine {
         let id = PoolId(item.subject);
         let pool = self.store.read_inline("orphan.pool", move |tx| store::pool::find(tx, id)).await?;
         let Some(pool) = pool else { return self.done(item).await };
-        let scan = self.scan(&pool, Young::Skipped).await?;
+        let scan = self.scan(&pool, Young::Skipped, self.limit(SCAN_MS)).await?;
         self.at(item, scan.finished_at + self.context.config.orphans.scan_every_ms).await
     }
 
-    /// Everything is listed now, what is young too. `provider`: only this one.
+    /// Everything is listed now, what is young too; regions side by side, all of them within `SCAN_NOW_MS`. `provider`: only this one.
     pub async fn scan_now(&self, provider: Option<&str>) -> Result<Vec<ScanOverview>, Failure> {
         if let Some(provider) = provider {
             self.context.lister(provider)?;
         }
-        let mut scans = Vec::new();
+        let mut asked = Vec::new();
         for (name, region) in regions(&self.context) {
-            if provider.is_some_and(|only| only != name) {
-                continue;
+            if provider.is_none_or(|only| only == name) {
+                asked.push(self.scan_region(name, region, self.limit(SCAN_NOW_MS)));
             }
-            let (of, at) = (name.clone(), region.clone());
-            let find = move |tx: &mut Tx| {
-                let pool = store::pool::ensure(tx, &of, &at)?;
-                store::pool::find(tx, pool)
-            };
-            let pool = self.store.write(Lane::Normal, "orphan.arm", find).await?;
-            let pool = pool.ok_or_else(|| Trouble::internal("a pool that was just made is not there"))?;
-            let scan = Some(self.scan(&pool, Young::Shown).await?);
-            scans.push(ScanOverview { provider: name, region, scan });
         }
-        Ok(scans)
+        side_by_side(asked, SCANNED_AT_ONCE).await.into_iter().collect()
+    }
+
+    async fn scan_region(&self, provider: String, region: String, limit: Limit) -> Result<ScanOverview, Failure> {
+        let (of, at) = (provider.clone(), region.clone());
+        let find = move |tx: &mut Tx| {
+            let pool = store::pool::ensure(tx, &of, &at)?;
+            store::pool::find(tx, pool)
+        };
+        let pool = self.store.write(Lane::Normal, "orphan.arm", find).await?;
+        let pool = pool.ok_or_else(|| Trouble::internal("a pool that was just made is not there"))?;
+        let scan = Some(self.scan(&pool, Young::Shown, limit).await?);
+        Ok(ScanOverview { provider, region, scan })
     }
 
     /// Page by page: each is compared and written before the next is asked for. Where a part of the provider could not be asked, what the
     /// others have is still compared, and nothing counts as vanished.
-    async fn scan(&self, pool: &Pool, young: Young) -> Result<Scan, Failure> {
+    async fn scan(&self, pool: &Pool, young: Young, limit: Limit) -> Result<Scan, Failure> {
         let id = pool.id;
         let begin = move |tx: &mut Tx| {
             while store::orphan::expire(tx, AT_ONCE)? == AT_ONCE {}
@@ -161,7 +168,7 @@ impl Engine {
         let before = before.unwrap_or_default();
         let mut scan = Scan { started_at, complete_at: before.complete_at, notify_tries: 0, ..Scan::default() };
         let listed = match self.context.lister(&pool.provider) {
-            Ok(provider) => self.list_all(provider.as_ref(), pool, young, &mut scan).await,
+            Ok(provider) => self.list_all(provider.as_ref(), pool, (young, limit), &mut scan).await,
             Err(refused) => Err(Trouble::internal(refused.to_string()).into()),
         };
         match listed {
@@ -190,7 +197,7 @@ impl Engine {
         &self,
         provider: &dyn Provider,
         pool: &Pool,
-        young: Young,
+        (young, mut limit): (Young, Limit),
         scan: &mut Scan,
     ) -> Result<BTreeSet<String>, Failure> {
         let mut incomplete = BTreeSet::new();
@@ -201,7 +208,7 @@ impl Engine {
             limit: LIST_PAGE,
         };
         loop {
-            let page = self.in_time(provider.list(&ask)).await?;
+            let page = self.within(provider.list(&ask), &mut limit).await?;
             scan.pages += 1;
             incomplete.extend(page.incomplete.into_iter().take(MOST_PARTS - incomplete.len().min(MOST_PARTS)));
             let next = page.next;
@@ -209,30 +216,10 @@ impl Engine {
             let names = page.listed.iter().filter_map(|it| it.inferred().filter(ours));
             self.pass_ids(unlisted::highest(names.flat_map(|name| name.ids()))).await?;
             self.note_page(pool, young, scan, page.listed).await?;
-            match next {
-                None => return Ok(incomplete),
-                Some(next) if ask.after.as_ref() == Some(&next) => {
-                    return Err(Trouble::internal("its list does not go on").into());
-                }
-                Some(_) if scan.pages >= MOST_PAGES => {
-                    return Err(Trouble::internal(format!("its list has more than {MOST_PAGES} pages")).into());
-                }
-                next => ask.after = next,
+            if !goes_on(&mut ask, next, scan.pages, MOST_PAGES)? {
+                return Ok(incomplete);
             }
         }
-    }
-
-    /// What a provider answers, if it does so in time.
-    async fn in_time<T>(&self, mut asked: adapters::ProviderFuture<'_, T>) -> Result<T, Trouble> {
-        let mut limit = self.context.timer.after(PAGE_MS);
-        poll_fn(|context| match asked.as_mut().poll(context) {
-            Poll::Ready(answer) => Poll::Ready(answer),
-            Poll::Pending => limit.as_mut().poll(context).map(|()| {
-                let what = format!("it did not answer within {} s", PAGE_MS / SECOND);
-                Err(Trouble::new(model::TroubleKind::Timeout, what))
-            }),
-        })
-        .await
     }
 
     async fn remove_vanished(&self, pool: PoolId, scan: Timestamp) -> Result<(), Failure> {

@@ -3,7 +3,7 @@
 use crate::host::HostsNow;
 use crate::run::{Submission, affordable, check_asked, check_secrets};
 use crate::{Engine, EngineContext};
-use model::host::NotTaken;
+use model::host::{NotTaken, Wanted};
 use model::offer::{Asked, Choice};
 use model::pool::{Placement, Room, Wish};
 use model::spec::{Resources, RetryEvent, RunTerms};
@@ -101,10 +101,11 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
     };
     let available = slots.len() as i64;
     let hosts = pool.map(|pool| HostsNow::read(tx, context, pool, std::iter::empty())).transpose()?.flatten();
-    let (place, other_hosts) = hosts.as_ref().map_or((None, Vec::new()), |hosts| hosts.choose(&spec.resources));
+    let wanted = Wanted { resources: &spec.resources, sandbox: spec.sandbox.is_some() };
+    let (place, other_hosts) = hosts.as_ref().map_or((None, Vec::new()), |hosts| hosts.choose(wanted));
     let room_here = hosts.as_ref().map_or(room, |hosts| {
-        hosts.retain(&mut slots, &spec.resources);
-        hosts.room(&spec.resources)
+        hosts.retain(&mut slots, wanted);
+        hosts.room(wanted)
     });
     let wish = Wish {
         org: submission.org,
@@ -129,6 +130,7 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
     let choice = context.choose(&Asked {
         org: &org,
         resources: &spec.resources,
+        sandbox: wanted.sandbox,
         region: if spec.any_region { None } else { Some(&spec.region) },
         spot: spec.spot,
         providers: &spec.providers,

@@ -8,6 +8,7 @@ use crate::{Engine, EngineContext};
 use adapters::Order;
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
+use model::host::Wanted;
 use model::instance::{Instance, InstanceStatus};
 use model::job::{Job, JobEvent, JobStatus};
 use model::manifest::ResourceKind;
@@ -177,8 +178,9 @@ impl RunTx<'_> {
         let Some(hosts) = HostsNow::read(self.tx, self.context, pool, announced)? else {
             return room(self.tx, self.context, pool);
         };
-        hosts.retain(slots, asked);
-        Ok(hosts.room(asked))
+        let wanted = Wanted { resources: asked, sandbox: self.run.spec.sandbox.is_some() };
+        hosts.retain(slots, wanted);
+        Ok(hosts.room(wanted))
     }
 
     fn may_lock(&self, machine: InstanceId) -> bool {
@@ -252,7 +254,8 @@ impl RunTx<'_> {
         let price_micro = offer.price_micro;
         let announced = self.instances.iter().map(|tracked| &tracked.it);
         let hosts = HostsNow::read(self.tx, self.context, &pool, announced)?;
-        let place = hosts.and_then(|hosts| hosts.choose(&resources).0);
+        let wanted = Wanted { resources: &resources, sandbox: self.run.spec.sandbox.is_some() };
+        let place = hosts.and_then(|hosts| hosts.choose(wanted).0);
         let mut machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.prepare(id, &mut machine)?;
         self.instances.push(Tracked::new(Instance {

@@ -374,9 +374,16 @@ fn check_sandbox(context: &EngineContext, submission: &Submission) -> Result<(),
         return Ok(());
     }
     let machines = submission.plans.agents.iter().filter_map(|agent| agent.machine.as_ref()?.provider.as_deref());
+    // Of several providers that a run names, those that cannot are passed over: see `Passed::NoSandbox`.
     for place in machines.chain([submission.spec.provider.as_str()]) {
-        let can = context.provider(place)?.can_sandbox();
-        can.map_err(|why| Refused::NoSandbox { place: place.to_owned(), why })?;
+        let no_sandbox = |why: String| Refused::NoSandbox { place: place.to_owned(), why };
+        context.provider(place)?.can_sandbox().map_err(no_sandbox)?;
+        let hosts = context.providers.all().get(place).map_or_else(Vec::new, |listing| listing.hosts.clone());
+        let unable: Vec<String> =
+            hosts.iter().filter_map(|host| Some(format!("{}: {}", host.name, host.no_sandbox()?))).collect();
+        if !hosts.is_empty() && unable.len() == hosts.len() {
+            return Err(no_sandbox(unable.join("; ")));
+        }
     }
     Ok(())
 }

@@ -5,6 +5,7 @@ use crate::host::HostsNow;
 use crate::view::{RunSnapshot, snapshot};
 use model::attempt::MINIMUM_CHARGE;
 use model::hierarchy::Pick;
+use model::host::Wanted;
 use model::job::{Job, JobReason, JobStatus};
 use model::pool::{Placement, Wish};
 use model::question::Question;
@@ -419,11 +420,12 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     let (room, mut slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
     let resources = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
     let (available, hosts) = (slots.len(), HostsNow::read(tx, context, &pool, std::iter::empty())?);
+    let wanted = Wanted { resources: &resources, sandbox: run.spec.sandbox.is_some() };
     let room_here = hosts.as_ref().map_or(room, |hosts| {
-        hosts.retain(&mut slots, &resources);
-        hosts.room(&resources)
+        hosts.retain(&mut slots, wanted);
+        hosts.room(wanted)
     });
-    let other_hosts = hosts.map_or_else(Vec::new, |hosts| hosts.choose(&resources).1);
+    let other_hosts = hosts.map_or_else(Vec::new, |hosts| hosts.choose(wanted).1);
     let (spot, init_checksum) = (run.spec.spot || job.spot, run.spec.init_checksum.clone());
     let features = context.wanted_features(&run.spec.features);
     let wish = Wish { org: run.org, resources, spot, init_checksum, features };

@@ -40,6 +40,23 @@ pub struct HostFacts {
     /// The model of each, in the order of their numbers.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
+    /// Why no command there can have a sandbox. None: it can, or that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_sandbox: Option<String>,
+}
+
+/// What a machine must have, and what its host must be able to do.
+#[derive(Debug, Clone, Copy)]
+pub struct Wanted<'a> {
+    pub resources: &'a Resources,
+    /// Commands run in a sandbox there.
+    pub sandbox: bool,
+}
+
+impl<'a> From<&'a Resources> for Wanted<'a> {
+    fn from(resources: &'a Resources) -> Wanted<'a> {
+        Wanted { resources, sandbox: false }
+    }
 }
 
 /// It could not be used when it was asked last.
@@ -72,6 +89,7 @@ pub struct Place {
 pub enum NotTaken {
     TooSmall { has: Resources },
     OtherGpus { has: Vec<String> },
+    NoSandbox { why: String },
     Down { why: String },
     Full { slots: i64 },
     GpusInUse { free: i64 },
@@ -84,6 +102,7 @@ impl std::fmt::Display for NotTaken {
             NotTaken::TooSmall { has } => write!(f, "a machine there has {has}"),
             NotTaken::OtherGpus { has } if has.is_empty() => f.write_str("it has no GPUs"),
             NotTaken::OtherGpus { has } => write!(f, "it has other GPUs: {}", has.join(", ")),
+            NotTaken::NoSandbox { why } => write!(f, "it cannot make sandboxes: {why}"),
             NotTaken::Down { why } => write!(f, "it is down: {why}"),
             NotTaken::Full { slots: 1 } => f.write_str("it has a machine already"),
             NotTaken::Full { slots } => write!(f, "all its {slots} slots are taken"),
@@ -125,7 +144,8 @@ impl Host {
     }
 
     /// Whether a machine here could have all of this if no other were here.
-    pub fn could(&self, asked: &Resources) -> Result<(), NotTaken> {
+    pub fn could<'a>(&self, wanted: impl Into<Wanted<'a>>) -> Result<(), NotTaken> {
+        let Wanted { resources: asked, sandbox } = wanted.into();
         let plain = Resources { gpu: None, ..asked.clone() };
         let has = self.facts.as_ref().map(|facts| self.share(facts)).unwrap_or_default();
         if !has.satisfies(&plain) {
@@ -134,12 +154,22 @@ impl Host {
         if self.numbers(asked, &BTreeSet::new()).is_none() {
             return Err(NotTaken::OtherGpus { has: self.facts.as_ref().map_or_else(Vec::new, |it| it.gpus.clone()) });
         }
-        Ok(())
+        match self.no_sandbox().filter(|_| sandbox) {
+            Some(why) => Err(NotTaken::NoSandbox { why: why.to_owned() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Why no command here can have a sandbox; a host of which nothing is known may make them.
+    pub fn no_sandbox(&self) -> Option<&str> {
+        self.facts.as_ref()?.no_sandbox.as_deref()
     }
 
     /// What a machine that is made here now would have.
-    pub fn offers(&self, asked: &Resources, used: &Used) -> Result<Place, NotTaken> {
-        self.could(asked)?;
+    pub fn offers<'a>(&self, wanted: impl Into<Wanted<'a>>, used: &Used) -> Result<Place, NotTaken> {
+        let wanted: Wanted<'a> = wanted.into();
+        self.could(wanted)?;
+        let asked = wanted.resources;
         if used.machines >= self.slots {
             return Err(NotTaken::Full { slots: self.slots });
         }
@@ -154,7 +184,7 @@ impl Host {
     }
 
     /// One that is down all the same: its provider then says what is wrong.
-    fn in_vain(&self, asked: &Resources, used: &Used) -> Option<Place> {
+    fn in_vain(&self, asked: Wanted<'_>, used: &Used) -> Option<Place> {
         let up = Host { down: None, ..self.clone() };
         up.offers(asked, used).ok()
     }
@@ -211,11 +241,12 @@ fn gpus(model: &str, count: usize) -> Gpu {
 
 /// The host that a new machine gets, and why each other one is not taken: among those that are up and have room the one with the most free
 /// slots, the first of several. Where all that could be taken are down, the first of them is tried, so that the error says why.
-pub fn choose(
+pub fn choose<'a>(
     hosts: &[Host],
     used: &BTreeMap<String, Used>,
-    asked: &Resources,
+    wanted: impl Into<Wanted<'a>>,
 ) -> (Option<Place>, Vec<(String, NotTaken)>) {
+    let asked: Wanted<'a> = wanted.into();
     let none = Used::default();
     let of = |host: &Host| used.get(&host.name).unwrap_or(&none).clone();
     let offers: Vec<_> = hosts.iter().map(|host| (host, host.offers(asked, &of(host)))).collect();
@@ -302,6 +333,23 @@ mod tests {
         assert_eq!(passed[1].1.to_string(), "it has a machine already");
         let all = [down(host("a", 1, 4, &[])), down(host("b", 1, 4, &[])), host("c", 1, 1, &[])];
         assert_eq!(choose(&all, &used(&[]), &cpu(2)).0.unwrap().host, "a", "its provider says what is wrong");
+    }
+
+    #[test]
+    fn who_wants_a_sandbox_gets_a_host_that_can_make_one() {
+        let without = |name: &str| {
+            let facts = HostFacts { no_sandbox: Some("no bwrap".into()), ..host(name, 1, 64, &[]).facts.unwrap() };
+            Host { facts: Some(facts), ..host(name, 1, 64, &[]) }
+        };
+        let wanted = Wanted { resources: &cpu(1), sandbox: true };
+        let hosts = [without("a"), host("b", 1, 4, &[]), Host::unknown("lab", "c", 1)];
+        let (chosen, passed) = choose(&hosts, &used(&[]), wanted);
+        assert_eq!(chosen.unwrap().host, "b");
+        assert_eq!(passed[0].1.to_string(), "it cannot make sandboxes: no bwrap");
+        let one_left = choose(&hosts, &used(&[("b", 1, &[])]), wanted).0.unwrap();
+        assert_eq!(one_left.host, "c", "of a host that has never answered it is believed");
+        assert_eq!(choose(&[without("a")], &used(&[]), wanted).0, None);
+        assert_eq!(choose(&hosts, &used(&[]), &cpu(1)).0.unwrap().host, "a", "without a sandbox it is as good as any");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which machines a run is offered, in which order they are tried, and why the other providers are passed over. Decides by what providers
 //! say of themselves; a provider that bills is never offered to a run that did not name it.
 
-use crate::host::{Host, NotTaken};
+use crate::host::{Host, NotTaken, Wanted};
 use crate::spec::{Gpu, Resources};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,8 @@ pub struct Asked<'a> {
     /// The name of its org.
     pub org: &'a str,
     pub resources: &'a Resources,
+    /// Its commands run in a sandbox.
+    pub sandbox: bool,
     pub region: Option<&'a str>,
     pub spot: bool,
     /// The providers that the user named, in the order in which they are tried.
@@ -44,6 +46,8 @@ pub struct Candidate {
     pub leaving: bool,
     /// Only these orgs may use it.
     pub orgs: Option<Vec<String>>,
+    /// Why its machines cannot make sandboxes, where it says so.
+    pub no_sandbox: Option<String>,
     pub largest: Resources,
     pub gpus: Vec<Gpu>,
     /// Its hosts, where it has several: one of them must have all that is asked for.
@@ -91,6 +95,9 @@ pub enum Passed {
     NoSuchGpu {
         gpus: Vec<Gpu>,
     },
+    NoSandbox {
+        why: String,
+    },
     /// Of its hosts none has what is asked for.
     NoHost {
         hosts: Vec<(String, NotTaken)>,
@@ -113,6 +120,7 @@ impl std::fmt::Display for Passed {
                 let gpus: Vec<String> = gpus.iter().map(Gpu::to_string).collect();
                 write!(f, "it has other GPUs: {}", gpus.join(", "))
             }
+            Passed::NoSandbox { why } => write!(f, "it cannot make sandboxes: {why}"),
             Passed::NoHost { hosts } => {
                 let hosts: Vec<String> = hosts.iter().map(|(host, why)| format!("{host}: {why}")).collect();
                 write!(f, "none of its hosts will do: {}", hosts.join("; "))
@@ -165,8 +173,12 @@ fn offers(asked: &Asked<'_>, candidate: &Candidate) -> Result<Vec<Offer>, Passed
     if candidate.orgs.as_ref().is_some_and(|orgs| !orgs.iter().any(|org| org == asked.org)) {
         return Err(Passed::OtherOrgs);
     }
+    if let Some(why) = candidate.no_sandbox.clone().filter(|_| asked.sandbox) {
+        return Err(Passed::NoSandbox { why });
+    }
     if !candidate.hosts.is_empty() {
-        let unable = |host: &Host| Some((host.name.clone(), host.could(asked.resources).err()?));
+        let wanted = Wanted { resources: asked.resources, sandbox: asked.sandbox };
+        let unable = |host: &Host| Some((host.name.clone(), host.could(wanted).err()?));
         let unable: Vec<(String, NotTaken)> = candidate.hosts.iter().filter_map(unable).collect();
         if unable.len() == candidate.hosts.len() {
             return Err(Passed::NoHost { hosts: unable });
@@ -240,7 +252,7 @@ mod tests {
     }
 
     fn ask<'a>(providers: &'a [String], region: Option<&'a str>, spot: bool) -> Asked<'a> {
-        Asked { org: "default", resources: PLAIN, region, spot, providers }
+        Asked { org: "default", resources: PLAIN, sandbox: false, region, spot, providers }
     }
 
     fn offered(asked: &Asked<'_>, candidates: &[Candidate]) -> Vec<String> {
@@ -299,6 +311,13 @@ mod tests {
             let ask = Asked { resources, ..ask(&asked, region, false) };
             assert_eq!(passed(&ask, &[candidate]), [format!("cloud: {why}")]);
         }
+        // Who wants a sandbox is offered the next of the named providers; who wants none has the first.
+        let (both, bare) = (names(&["cloud", "local"]), Candidate { no_sandbox: Some("no bwrap".into()), ..cloud() });
+        let all = [bare, local()];
+        let wants = Asked { sandbox: true, ..ask(&both, None, false) };
+        assert_eq!(passed(&wants, &all), ["cloud: it cannot make sandboxes: no bwrap"]);
+        assert_eq!(offered(&wants, &all), ["local/local"]);
+        assert_eq!(offered(&ask(&both, None, false), &all)[0], "cloud/b");
         let mine = Candidate { orgs: Some(names(&["default"])), ..cloud() };
         assert_eq!(offered(&ask(&asked, Some("a"), false), &[mine]), ["cloud/a"]);
     }

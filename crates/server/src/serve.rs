@@ -59,6 +59,10 @@ pub async fn run<G>(settings: Settings, ready: impl FnOnce(Ready) -> G + Send + 
     let is_readable_by_others = tls.is_none() && address.is_some_and(|at| !at.ip().to_canonical().is_loopback());
     let own = OwnAddresses::default();
     let engine = open(&settings, url.as_deref(), address, &own)?;
+    if settings.restored {
+        // Above what the newer database gave out, unless that was more than one number each ms since 1970.
+        engine.store.pass_ids(now_ms()).await?;
+    }
     engine.open_providers().await?;
     let (closing, _) = watch::channel(false);
     let hub = Hub::start(&engine.store);

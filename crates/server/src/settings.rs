@@ -51,6 +51,8 @@ pub struct Settings {
     pub doctor: Doctor,
     /// The settings files that were read: no job in a sandbox sees them.
     pub files: Vec<PathBuf>,
+    /// The database is an older copy: what is made from now on is numbered above whatever was made after it.
+    pub restored: bool,
 }
 
 /// The tables of a settings file that the control plane reads.
@@ -264,6 +266,7 @@ mod tests {
             can_sandbox: || Ok(()),
             doctor: |_| Vec::new(),
             files: Vec::new(),
+            restored: false,
         }
     }
 

@@ -33,7 +33,10 @@ pub(crate) fn submission(
     let resources = resources(&body)?;
     let providers = providers(&body)?;
     let (region, spot) = (body.region.as_deref(), body.spot);
-    let asked = Asked { org: org_name, resources: &resources, region, spot, providers: &providers };
+    let sandboxed = body.sandbox.as_ref().map(sandbox).transpose()?;
+    let wants_sandbox = sandboxed.as_ref().is_some_and(Option::is_some);
+    let asked =
+        Asked { org: org_name, resources: &resources, sandbox: wants_sandbox, region, spot, providers: &providers };
     let first = state.place_of(&asked)?.offers.swap_remove(0);
     let provider = state.provider(&first.provider)?;
     let capabilities = provider.capabilities();
@@ -64,8 +67,8 @@ pub(crate) fn submission(
         priority: word("priority", body.priority.as_deref(), Priority::Normal)?,
         artifacts: body.artifacts,
         merge: body.merge,
-        sandbox: match body.sandbox {
-            Some(asked) => sandbox(&asked)?,
+        sandbox: match sandboxed {
+            Some(sandbox) => sandbox,
             None if kind == RunKind::External => None,
             None => provider.default_sandbox(),
         },

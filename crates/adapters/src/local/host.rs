@@ -43,6 +43,7 @@ pub async fn facts() -> HostFacts {
         cpu_milli: size.cpu_milli,
         memory_bytes: size.memory_bytes,
         gpus,
+        no_sandbox: None,
     }
 }
 

@@ -5,6 +5,7 @@ use super::place::Place;
 use crate::local::{LocalProvider, LocalSettings};
 use crate::provider::{Handle, ListAsk, Listed, ListedPage, Order, Provider, Seen};
 use model::boot::Boot;
+use model::host::HostFacts;
 use model::spec::Resources;
 use model::{Effect, Trouble, TroubleKind, names};
 use serde::{Deserialize, Serialize};
@@ -117,15 +118,18 @@ impl Looked {
     }
 }
 
+/// Whether commands on this host can have a sandbox; otherwise why not.
+pub type CanSandbox = fn() -> Result<(), String>;
+
 /// Answers one question. `exe` is this program's own path, from which runners are started.
-pub fn answer(exe: &Path, from: impl Read, mut to: impl Write) -> io::Result<()> {
+pub fn answer(exe: &Path, can_sandbox: CanSandbox, from: impl Read, mut to: impl Write) -> io::Result<()> {
     let mut text = Vec::new();
     from.take(LARGEST_QUESTION).read_to_end(&mut text)?;
     let ask: Ask = serde_json::from_slice(&text)?;
     // What is made here other users cannot read.
     nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o077));
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    say(&runtime.block_on(act(exe, ask)), &mut to)
+    say(&runtime.block_on(act(exe, can_sandbox, ask)), &mut to)
 }
 
 pub fn say(answer: &Result<Value, Trouble>, to: &mut impl Write) -> io::Result<()> {
@@ -150,7 +154,7 @@ pub fn heard(output: &[u8]) -> Option<Result<Value, Trouble>> {
     })
 }
 
-async fn act(exe: &Path, ask: Ask) -> Result<Value, Trouble> {
+async fn act(exe: &Path, can_sandbox: CanSandbox, ask: Ask) -> Result<Value, Trouble> {
     let place = Place::open(&ask)?;
     let local = |name: &str| place.root_of(name).map(|root| provider(root, exe, ask.slots));
     let none = |()| Value::Null;
@@ -205,7 +209,8 @@ async fn act(exe: &Path, ask: Ask) -> Result<Value, Trouble> {
             let boot_url = way_back(&place, &format!("{}-{control_id}-none-1", names::PREFIX), &control_url)?;
             place.try_out(&control_id, !boot_url.contains("://"))?;
             super::login::outlives().await?;
-            Ok(serde_json::to_value(crate::local::facts().await).expect("plain data"))
+            let facts = HostFacts { no_sandbox: can_sandbox().err(), ..crate::local::facts().await };
+            Ok(serde_json::to_value(facts).expect("plain data"))
         }
         Deed::Leave { control_id } => place.leave(&control_id).map(none),
     }

@@ -143,6 +143,7 @@ mod tests {
             public_url: None,
             tables: "[prices]\nlocal = '0.5'".parse().unwrap(),
             files: Vec::new(),
+            restored: false,
         };
         let now = effective(&started);
         let check = |given: &[(&str, &str)]| {

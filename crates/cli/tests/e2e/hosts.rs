@@ -54,6 +54,13 @@ impl Hosts {
         (self.hosts.iter().map(|host| format!("root@{}", host.address)).collect(), identity)
     }
 
+    /// A key that none of them knows.
+    pub fn another_key(&self) -> String {
+        let key = self.place.path().join("another");
+        done(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key));
+        key.display().to_string()
+    }
+
     /// The settings of a provider that has them all.
     pub fn settings(&self, more: &str) -> String {
         let names: Vec<String> = self.hosts.iter().map(|host| format!("\"root@{}\"", host.address)).collect();

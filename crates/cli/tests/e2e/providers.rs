@@ -17,9 +17,15 @@ fn a_run_goes_to_the_machines_of_a_program_by_one_flag() {
     let home = Home::new();
     let root = home.here().join("machines");
     let words = [example(), root.to_str().unwrap().to_owned(), program().to_str().unwrap().to_owned()];
+    // The same program, which says of every machine that there is none of its name.
+    let forgetful =
+        format!("if [ \"$3\" = find ]; then cat >&2; echo '{{\"handle\": null}}'; else exec {} \"$@\"; fi", words[0]);
+    let elsewhere = home.here().join("others");
+    let forgets = ["sh", "-c", &forgetful, "sh", elsewhere.to_str().unwrap(), &words[2]];
     home.configure(&format!(
         "[providers.folder]\nkind = 'exec'\nexec = {words:?}\nreach = 'host'\nregions = ['here']\nsees_runner = true\n\
-         restarts_runner = true\nremembers_names = true\nkeeps_workdirs = true\n[prices]\nfolder = '0.5'\n"
+         restarts_runner = true\nremembers_names = true\nkeeps_workdirs = true\n[prices]\nfolder = '0.5'\n\
+         [providers.forgets]\nkind = 'exec'\nexec = {forgets:?}\nreach = 'host'\nregions = ['here']\n"
     ));
     let plan = home.json(&["run", "--dry-run", "-c", "true"]);
     assert_eq!((&plan["provider"], &plan["passed_over"][0]["provider"]), (&"local".into(), &"folder".into()));
@@ -33,6 +39,9 @@ fn a_run_goes_to_the_machines_of_a_program_by_one_flag() {
     assert_eq!(sleeps, !home.is_many(), "only a control plane of this computer sleeps with it: {ended}");
     let report = home.json(&["provider", "test", "folder", "--yes"]);
     assert_eq!(report["passed"], true, "{report}");
+    let failed = home.say(&["provider", "test", "forgets", "--yes"]);
+    let said = failed.out();
+    assert!(failed.code == 1 && said.contains("FAIL ") && said.contains("ok   "), "{failed}");
     let wrong = home.say(&["run", "--provider", "foldr", "-c", "true"]);
     assert!(wrong.code == 1 && wrong.stderr.contains("did you mean `folder`?"), "{wrong}");
 }

@@ -102,6 +102,30 @@ fn servers_and_workers_share_one_database() {
     shared.end(vec![worker, second, first]);
 }
 
+/// An older copy of the database does not know which numbers were given out since.
+#[test]
+fn a_server_on_a_restored_database_numbers_from_the_present_time_on() {
+    let mut shared = Shared::new();
+    let number = |home: &Home| {
+        let id = home.status("@last")["id"].as_str().unwrap().to_owned();
+        i64::from_str_radix(id.strip_prefix("run_").unwrap(), 36).unwrap()
+    };
+    let began_ms = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as i64;
+    // Each comes back where the machines of the one before expect it.
+    let (plain, mut address): (&[&str], String) = (&[], "127.0.0.1:0".to_owned());
+    for (flags, is_above) in [(plain, false), (&["--restored"], true), (plain, true)] {
+        let (server, at) = shared.server(&address, flags);
+        shared.talk_to(&at);
+        address = at;
+        assert_eq!(shared.home.run(&["--hold", "0s"], "true").code, 0);
+        assert_eq!(number(&shared.home) > began_ms, is_above, "{flags:?}");
+        process::signal(server.pid(), Signal::SIGTERM);
+        assert_eq!(server.end().code, 0);
+    }
+    let (last, _) = shared.server(&address, plain);
+    shared.end(vec![last]);
+}
+
 #[test]
 fn many_runs_are_placed_in_order_by_whichever_worker() {
     let mut shared = Shared::new();

@@ -107,8 +107,27 @@ fn a_host_that_cannot_be_used_is_an_error_within_seconds_that_says_why() {
     let refused = lab.home.run(&["--provider", "lab", "--retry", "1"], "true");
     refused.refused(1, &["cannot be reached"]);
     assert!(lab.home.instances().is_empty(), "nothing that might exist is left");
+    assert_eq!(spawn_tries(&lab.home), 3, "each of which gives up after ssh's 5 s");
     lab.hosts.get(0).connect();
+    lab.home.stop();
+    let (identity, wrong) = (lab.hosts.targets().1, lab.hosts.another_key());
+    lab.home.configure(&settings.replace(&identity, &wrong));
+    let refused = lab.home.run(&["--provider", "lab", "--retry", "1"], "true");
+    refused.refused(1, &["does not let us in"]);
+    assert!(lab.home.instances().is_empty(), "nothing that might exist is left");
+    assert_eq!(spawn_tries(&lab.home), 1, "another try would not help");
+    lab.home.stop();
+    lab.home.configure(&settings);
     assert_eq!(lab.home.run(&["--provider", "lab"], "true").code, 0);
+}
+
+/// How often the last run's machine was tried to be made.
+fn spawn_tries(home: &Home) -> i64 {
+    let all = home.json(&["workflow", "ls"]);
+    let launch = all.as_array().unwrap().iter().find(|it| it["intent"] == "launch-run").unwrap();
+    let shown = home.json(&["workflow", "show", launch["id"].as_str().unwrap()]);
+    let spawn = shown["nodes"].as_array().unwrap().iter().find(|node| node["name"] == "spawn-instance").unwrap();
+    spawn["tries"].as_i64().unwrap()
 }
 
 #[test]
@@ -158,6 +177,37 @@ fn a_run_gets_the_host_and_the_gpus_that_it_asks_for() {
     for run in runs {
         assert_eq!(home.attach(&run).code, 0);
     }
+    lab.home.adds_up();
+}
+
+/// A host without a bubblewrap that works gets no run that wants a sandbox: neither its first try nor a later one goes there.
+#[test]
+fn a_run_in_a_sandbox_goes_to_a_host_that_can_make_one() {
+    if !std::path::Path::new("/usr/bin/bwrap").exists() {
+        return; // the second host cannot make one, either
+    }
+    let Some(mut lab) = Lab::added(&["a", "b"]) else { return };
+    lab.hosts.get(0).program("bwrap", "echo bwrap: no permissions to create a namespace >&2; exit 1");
+    lab.add();
+    let (targets, _) = lab.hosts.targets();
+    let flags = ["--provider", "lab", "--sandbox", "--hold", "0s"];
+    let plan = lab.home.json(&[&["run", "--dry-run"][..], &flags, &["-c", "true"]].concat());
+    assert_eq!(
+        (&plan["host"], &plan["other_hosts"][0]["host"]),
+        (&targets[1].clone().into(), &targets[0].clone().into())
+    );
+    assert_eq!(
+        plan["other_hosts"][0]["why"], "it cannot make sandboxes: bwrap: no permissions to create a namespace",
+        "{plan}"
+    );
+    let ended = lab.home.run(&flags, "hostname");
+    assert_eq!((ended.code, &*ended.out()), (0, "host1\n"), "{ended}");
+    lab.home.done(&["provider", "remove", "lab", "--force"]);
+    lab.hosts.get(1).program("bwrap", "echo bwrap: no permissions to create a namespace >&2; exit 1");
+    lab.add();
+    lab.home.run(&flags, "true").refused(1, &["sandbox", "no permissions to create a namespace"]);
+    let ended = lab.home.run(&["--provider", "lab"], "hostname");
+    assert_eq!(ended.code, 0, "without one it is as good as any: {ended}");
     lab.home.adds_up();
 }
 

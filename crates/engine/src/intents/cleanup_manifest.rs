@@ -71,6 +71,9 @@ struct Group {
     kind: ResourceKind,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     provider: Option<String>,
+    /// Something of it can be ended now.
+    #[serde(default)]
+    free: bool,
     ids: Vec<i64>,
 }
 
@@ -85,7 +88,7 @@ struct Loaded {
 impl NodeKind for LoadResources {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let manifest = target(node)?;
-        let tx = node.scope.tx();
+        let (tx, context) = node.scope.tx_and_context();
         let mut groups: BTreeMap<(&'static str, Option<String>), Group> = BTreeMap::new();
         for (kind, id) in store::manifest::resources(tx, manifest.id)? {
             let provider = match kind {
@@ -93,7 +96,9 @@ impl NodeKind for LoadResources {
                 _ => None,
             };
             let group = groups.entry((kind.as_str(), provider.clone()));
-            group.or_insert(Group { kind, provider, ids: Vec::new() }).ids.push(id);
+            let group = group.or_insert(Group { kind, provider, free: false, ids: Vec::new() });
+            group.free |= crate::manifest::standing(tx, context, manifest.id, (kind, id))? == Standing::Free;
+            group.ids.push(id);
         }
         Ok(LOADED.done(&Loaded { groups: groups.into_values().collect() }))
     }
@@ -112,6 +117,13 @@ impl NodeKind for SortByPriority {
 fn sorted(mut groups: Vec<Group>) -> Vec<Group> {
     groups.sort_by_key(|group| (std::cmp::Reverse(group.kind.priority()), group.provider.clone()));
     groups
+}
+
+/// As many groups as one cleanup has branches for; the next one takes the others. Those of which something can be ended come first, so that
+/// machines which their providers do not end keep out no others.
+fn fitting(groups: Vec<Group>) -> Vec<Group> {
+    let (free, rest): (Vec<Group>, Vec<Group>) = groups.into_iter().partition(|group| group.free);
+    sorted(free.into_iter().chain(rest).take(MAX_FAN_OUT).collect())
 }
 
 /// One branch for each group. Each waits until those of a higher priority have ended, well or not. What fails in one, for example because
@@ -135,8 +147,7 @@ impl NodeKind for CleanupLoop {
             },
             idempotent: true,
         };
-        // The next cleanup takes what does not fit into this one.
-        let branches: Vec<Addition> = groups.into_iter().take(MAX_FAN_OUT).map(&mut branch).collect();
+        let branches: Vec<Addition> = fitting(groups).into_iter().map(&mut branch).collect();
         let output = to_value(&Branches { branches: branches.len() });
         let patterns = vec![Pattern::FanOut { join: DELETE.into(), branches, mode: FanOutMode::Isolate }];
         Ok(Verdict::With { output, patterns })
@@ -263,8 +274,12 @@ mod tests {
 
     #[test]
     fn groups_are_in_the_order_of_their_priorities_whatever_their_names() {
-        let group =
-            |kind, provider: Option<&str>| Group { kind, provider: provider.map(str::to_owned), ids: Vec::new() };
+        let group = |kind, provider: Option<&str>| Group {
+            kind,
+            provider: provider.map(str::to_owned),
+            free: false,
+            ids: Vec::new(),
+        };
         let mut groups: Vec<Group> = ResourceKind::ALL.iter().map(|kind| group(*kind, None)).collect();
         groups.push(group(ResourceKind::Instance, Some("b")));
         groups.insert(0, group(ResourceKind::Instance, Some("a")));

@@ -3,16 +3,13 @@
 
 use super::{OrphanOverview, one, publish};
 use crate::Engine;
+use crate::instance_cleanup::next_pause;
 use adapters::provider::Seen;
-use adapters::{Handle, ListAsk, Provider};
+use adapters::{Handle, Provider};
 use model::orphan::{Listed, ResourceType};
-use model::time::SECOND;
 use model::{Failure, OrgId, OrphanId, Refused, Trouble, TroubleKind, crash_point};
 use store::orphan::Orphan;
 use store::{Item, Lane, Tx, WorkKind};
-
-/// A resource on its way out is looked at again after this.
-const STILL_GOING_MS: i64 = 5 * SECOND;
 
 impl Engine {
     /// `typed` is the id as the person has typed it. What belongs to another installation needs `force`.
@@ -50,7 +47,7 @@ impl Engine {
     pub(crate) async fn reconcile_orphan(&self, item: Item) -> Result<(), Failure> {
         let id = OrphanId(item.subject);
         let orphan = self.store.read("orphan.ending", move |tx| store::orphan::find(tx, id)).await?;
-        let Some(orphan) = orphan.filter(|orphan| orphan.ending.is_some()) else {
+        let Some((orphan, asked_at)) = orphan.and_then(|orphan| Some((orphan.clone(), orphan.ending?.at))) else {
             return self.forget_orphan(item, None, None).await;
         };
         match self.end(&orphan).await {
@@ -62,7 +59,7 @@ impl Engine {
                     Ok(tx.at())
                 });
                 let now = now.await?;
-                self.at(item, now + STILL_GOING_MS).await
+                self.at(item, now + next_pause(asked_at, now)).await
             }
             Err(trouble) => self.forget_orphan(item, None, Some((id, trouble.what))).await,
         }
@@ -84,15 +81,16 @@ impl Engine {
         }
         match known.kind {
             ResourceType::Instance => {
+                // One that was listed without a tag has just been listed without one again, and is ended as such: see `terminate`.
                 let nonce = known.nonce.clone().unwrap_or_default();
-                crash_point!("provider.terminate", provider.terminate(&handle, &nonce).await)?;
+                crash_point!("provider.terminate", self.ends_in_time(provider.terminate(&handle, &nonce)).await)?;
                 // No row waits for its folders. A provider that keeps none has ended it all the same.
-                match crash_point!("provider.forget", provider.forget(&handle).await) {
+                match crash_point!("provider.forget", self.ends_in_time(provider.forget(&handle)).await) {
                     Err(trouble) if trouble.retry => Err(trouble),
                     Ok(()) | Err(_) => Ok(()),
                 }
             }
-            kind => provider.delete(kind, &handle).await,
+            kind => self.ends_in_time(provider.delete(kind, &handle)).await,
         }
     }
 
@@ -105,13 +103,14 @@ impl Engine {
                 Seen::Stranger => Now::Another,
             });
         }
-        let ask = ListAsk { region: Some(known.region.clone()), ..ListAsk::of(&known.name) };
-        let listed = self.in_time(provider.list(&ask)).await?.listed;
-        Ok(match listed.into_iter().find(|it| it.handle == known.handle) {
-            Some(found) if is_same(&found, known) => Now::Same,
-            Some(_) => Now::Another,
-            None => Now::Gone,
-        })
+        let is_it = |it: &Listed| it.handle == known.handle;
+        let found = self.list_named(provider, (&known.region, &known.name), is_it).await?;
+        match found.listed.first() {
+            Some(found) if is_same(found, known) => Ok(Now::Same),
+            Some(_) => Ok(Now::Another),
+            // It may be in a part that could not be asked, and cost money there.
+            None => found.incomplete.map_or(Ok(Now::Gone), |why| Err(Trouble::new(TroubleKind::Network, why))),
+        }
     }
 
     async fn forget_orphan(

@@ -1,6 +1,7 @@
 //! Tracks again what was lost with the database: of a runner that is not listed, instance, job and run are written in one commit, before the
 //! runner is told anything. By name and nonce, so a second time changes nothing. Never starts, ends or changes anything on a machine.
 
+use super::ask::{Limit, side_by_side};
 use crate::Engine;
 use crate::pool::WarmSlot;
 use crate::run_tx::{RunTx, Tracked};
@@ -15,6 +16,7 @@ use model::job::JobEvent;
 use model::run::{Run, RunEvent};
 use model::spec::{Retry, RunContent, RunSpec};
 use model::stub::Stub;
+use model::time::MINUTE;
 use model::{AllocationId, Credits, Failure, InstanceId, JobId, ManifestId, OrgId, Refused, RunId, Timestamp, names};
 use std::sync::Arc;
 use store::unlisted::{Unlisted, UnlistedJob};
@@ -22,6 +24,10 @@ use store::{Lane, Tx, WorkKind};
 
 /// Runners that are read at once.
 const PAGE: i64 = 100;
+/// Runners whose machines are looked up at the same time.
+const IMPORTED_AT_ONCE: usize = 16;
+/// Whose machine is not found by then is left for the next import: a person waits for the answer, and the command for a minute more.
+pub const IMPORT_MS: i64 = 4 * MINUTE;
 
 /// What became of one runner that is not listed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,30 +82,45 @@ impl Engine {
             Some(org) => Some(self.store.read("orphan.org", move |tx| named_org(tx, &org)).await?),
             None => None,
         };
-        let (mut all, mut after) = (Vec::new(), String::new());
+        let (mut all, mut after, mut began) = (Vec::new(), String::new(), None);
         loop {
             let from = after.clone();
-            let page = self.store.read("runner.unlisted", move |tx| store::unlisted::page(tx, &from, PAGE)).await?;
+            let read = move |tx: &mut Tx| Ok((store::unlisted::page(tx, &from, PAGE)?, tx.at()));
+            let (page, at) = self.store.read("runner.unlisted", read).await?;
+            let left_ms = IMPORT_MS - at.since(*began.get_or_insert(at));
             let Some(last) = page.last() else { return Ok(all) };
             after.clone_from(&last.name);
+            let mut imports = Vec::with_capacity(page.len());
             for runner in page {
-                let name = runner.name.clone();
-                let outcome = match self.import_runner(runner, &by, fallback).await {
-                    Ok(imported) => ImportOutcome::Imported(imported),
-                    Err(Failure::Refused(refused)) => ImportOutcome::Left(refused.to_string()),
-                    Err(Failure::Trouble(trouble)) if trouble.kind != model::TroubleKind::Database => {
-                        ImportOutcome::Left(trouble.what)
-                    }
-                    Err(failure) => return Err(failure),
-                };
-                all.push(Import { name, outcome });
+                imports.push(self.import_one(runner, (&by, fallback), self.limit(left_ms)));
+            }
+            for import in side_by_side(imports, IMPORTED_AT_ONCE).await {
+                all.push(import?);
             }
         }
     }
 
-    async fn import_runner(&self, runner: Unlisted, by: &str, fallback: Option<OrgId>) -> Result<Imported, Failure> {
+    async fn import_one(&self, runner: Unlisted, by: (&str, Option<OrgId>), limit: Limit) -> Result<Import, Failure> {
+        let name = runner.name.clone();
+        let outcome = match self.import_runner(runner, by, limit).await {
+            Ok(imported) => ImportOutcome::Imported(imported),
+            Err(Failure::Refused(refused)) => ImportOutcome::Left(refused.to_string()),
+            Err(Failure::Trouble(trouble)) if trouble.kind != model::TroubleKind::Database => {
+                ImportOutcome::Left(trouble.what)
+            }
+            Err(failure) => return Err(failure),
+        };
+        Ok(Import { name, outcome })
+    }
+
+    async fn import_runner(
+        &self,
+        runner: Unlisted,
+        (by, fallback): (&str, Option<OrgId>),
+        limit: Limit,
+    ) -> Result<Imported, Failure> {
         let (known, stub) = self.chosen(&runner)?;
-        let handle = self.handle_now(&runner, &stub).await?;
+        let handle = self.handle_now(&runner, &stub, limit).await?;
         // Before the job is visible: what its runner still has is asked for from there.
         self.logs.begin_at(stub.job, stub.epoch, known.log_from).await?;
         let found = Arc::new(Found { runner, known, stub, handle });
@@ -137,10 +158,10 @@ impl Engine {
 
     /// What its provider calls the machine. It is looked up by name, because a list fails as a whole when one host of its provider is dead.
     /// Only the nonce proves that it is the one whose runner has spoken.
-    async fn handle_now(&self, runner: &Unlisted, stub: &Stub) -> Result<Handle, Failure> {
+    async fn handle_now(&self, runner: &Unlisted, stub: &Stub, mut limit: Limit) -> Result<Handle, Failure> {
         let provider: Arc<dyn Provider> = self.context.provider(&stub.provider)?.clone();
-        if let Some(handle) = self.in_time(provider.find_by_name(&runner.name)).await? {
-            match self.in_time(provider.inspect(&handle, &runner.nonce)).await? {
+        if let Some(handle) = self.within(provider.find_by_name(&runner.name), &mut limit).await? {
+            match self.within(provider.inspect(&handle, &runner.nonce), &mut limit).await? {
                 Seen::Alive | Seen::RunnerGone | Seen::Queued { .. } => return Ok(handle),
                 Seen::Gone | Seen::Stranger => {}
             }

@@ -4,7 +4,6 @@ use super::{LOOK_AGAIN_MS, Young};
 use crate::instance_cleanup::{is_there_again, next_pause};
 use crate::transition::instance_event;
 use crate::{Engine, EngineContext};
-use adapters::ListAsk;
 use model::instance::{Instance, InstanceEvent};
 use model::orphan::{Compared, Listed, ListedStatus, ResourceType, compare};
 use model::{Failure, InstanceId, Timestamp, Trouble, TroubleKind, bug};
@@ -46,18 +45,17 @@ impl Engine {
         };
         let (found, now) = self.store.read_inline("orphan.name", read).await?;
         let Some((instance, pool)) = found else { return self.forget_scan_name(item).await };
-        let ask = ListAsk { region: Some(pool.region.clone()), ..ListAsk::of(&instance.name) };
         let asked = match self.context.provider(&pool.provider) {
-            Ok(provider) => self.in_time(provider.list(&ask)).await,
+            Ok(provider) => {
+                let named = (pool.region.as_str(), instance.name.as_str());
+                self.list_named(provider.as_ref(), named, |it| it.name == instance.name).await
+            }
             Err(refused) => Err(Trouble::internal(refused.to_string())),
         };
-        let listed = asked.and_then(|mut page| {
-            page.listed.retain(|it| it.name == instance.name);
-            match page.incomplete.first() {
-                // It may be in a part that could not be listed.
-                Some(why) if page.listed.is_empty() => Err(Trouble::new(TroubleKind::Network, why.as_str())),
-                _ => Ok(page.listed),
-            }
+        let listed = asked.and_then(|found| match found.incomplete {
+            // It may be in a part that could not be listed.
+            Some(why) if found.listed.is_empty() => Err(Trouble::new(TroubleKind::Network, why)),
+            _ => Ok(found.listed),
         });
         let listed = match listed {
             Ok(listed) => listed,

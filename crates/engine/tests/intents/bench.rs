@@ -323,7 +323,8 @@ impl Bench {
             self.under_way.push(Box::pin(async move { engine.work_on(item).await }));
             self.poll_under_way();
         }
-        let waits = matches!(item.kind, WorkKind::Agent | WorkKind::Notify | WorkKind::OrphanNotice | WorkKind::Scan);
+        use WorkKind::{Agent, Notify, Orphan, OrphanNotice, Scan};
+        let waits = matches!(item.kind, Agent | Notify | OrphanNotice | Scan | Orphan);
         assert!(waits || self.under_way.len() <= before, "only acts and scans wait for anything: {item:?}");
     }
 

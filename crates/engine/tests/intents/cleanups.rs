@@ -168,9 +168,19 @@ fn a_draft_whose_workflow_is_dead_is_sealed_and_cleaned_up() {
 
 /// Another machine of the same manifest, at a provider that is not set up any more.
 fn with_a_stranded_machine(bench: &mut Bench, manifest: ManifestId, like: Instance) -> InstanceId {
-    let id = InstanceId(like.id.0 + 1_000_000);
+    with_a_machine_stranded_at(bench, manifest, like, ("elsewhere", 0))
+}
+
+fn with_a_machine_stranded_at(
+    bench: &mut Bench,
+    manifest: ManifestId,
+    like: Instance,
+    (provider, number): (&str, i64),
+) -> InstanceId {
+    let id = InstanceId(like.id.0 + 1_000_000 + number);
+    let provider = provider.to_owned();
     written(bench, move |tx| {
-        let (provider, name) = ("elsewhere".to_owned(), format!("{}x", like.name));
+        let (provider, name) = (provider.clone(), format!("{}x{number}", like.name));
         let stranded = Instance { id, provider, name, handle: None, version: 1, ..like.clone() };
         store::instance::insert(tx, &stranded).unwrap();
         store::manifest::own(tx, manifest, &[(ResourceKind::Instance, id.0)]).unwrap();
@@ -195,6 +205,31 @@ fn a_provider_that_cannot_end_its_machine_does_not_keep_the_others() {
     assert_eq!((branch.status, branch.isolated), (NodeStatus::Failed, true));
     let (manifest, owned) = manifest_of(&bench, run);
     assert_eq!((manifest.status, owned), (ManifestStatus::Sealed, vec![(ResourceKind::Instance, stranded.0)]));
+}
+
+/// A cleanup has sixteen branches. What does not fit into it is another's, whatever becomes of the first ones.
+#[test]
+fn a_manifest_of_more_providers_than_a_cleanup_has_branches_is_cleaned_up_by_several() {
+    let mut bench = Bench::new();
+    let run = forgotten(&mut bench, spec());
+    let id = bench.job(run).instance.unwrap();
+    let (own, like) = (manifest_of(&bench, run).0.id, machine(&bench, id));
+    let stranded: Vec<InstanceId> = (0..20)
+        .map(|number| {
+            // By its name each comes before the provider that works.
+            let provider = format!("elsewhere{number:02}");
+            with_a_machine_stranded_at(&mut bench, own, like.clone(), (&provider, number))
+        })
+        .collect();
+    bench.advance(6 * HOUR);
+    assert_eq!(machine(&bench, id).status, InstanceStatus::Terminated);
+    for id in &stranded {
+        assert_eq!(machine(&bench, *id).status, InstanceStatus::Terminating, "each is asked to end");
+    }
+    let all = cleanups(&bench);
+    assert_eq!(all.len(), 2, "{all:#?}");
+    let (manifest, owned) = manifest_of(&bench, run);
+    assert_eq!((manifest.status, owned.len()), (ManifestStatus::Sealed, stranded.len()));
 }
 
 /// The end of a machine takes long at one provider, and never comes at another. What has a lower priority waits for both, no longer than it

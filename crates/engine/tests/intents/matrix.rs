@@ -59,6 +59,8 @@ const ONE_COMMIT: &str = "it begins and ends in one commit";
 /// What then happens is in the model's patterns: it falls back to a machine of its own.
 const ONE_WRITER: &str =
     "a slot is taken between its choice and its claim only where several transactions write at once";
+const SAME_COMMIT: &str = "it is looked at in the commit in which the node before it has found the tree, and only that tree's absence fails it";
+const OWN_SLOT: &str = "its slot was made, or claimed, as the job's, and no other takes it while the job is open: R94";
 const NOTHING_MADE: &str = "it has made nothing that could be left";
 
 const fn tale(
@@ -120,7 +122,7 @@ fn matrix() -> Vec<Row> {
             compensation: Never("what a script has left is cleared before it is run again: `features.rs`"),
             ..decides((LAUNCH, "install-feature"), "equipped")
         },
-        decides((LAUNCH, "create-allocation"), "cold"),
+        Row { before: Never(OWN_SLOT), ..decides((LAUNCH, "create-allocation"), "cold") },
         decides((LAUNCH, "choose-sync"), "cold"),
         Row {
             before: Commits("indirect", FAILS),
@@ -160,7 +162,11 @@ fn matrix() -> Vec<Row> {
             times_out: tale(end_fails_for_an_hour, DONE, WELL, 1, 1),
             compensation: Never("an end is not taken back"),
         },
-        decides((SNAPSHOT, "validate"), "kept"),
+        Row {
+            before: tale(crate::snapshots::machine_leaves_before_it_is_looked_at, FAILS, WELL, 1, 1),
+            compensation: tale(crate::snapshots::machine_leaves_before_it_is_looked_at, FAILS, WELL, 1, 1),
+            ..decides((SNAPSHOT, "validate"), "kept")
+        },
         decides((SNAPSHOT, "prepare-instance"), "kept"),
         Row {
             before: Commits("unreadable", FAILS),
@@ -168,7 +174,7 @@ fn matrix() -> Vec<Row> {
             compensation: Commits("unreadable", FAILS),
             ..decides((SNAPSHOT, "create-provider-snapshot"), "kept")
         },
-        decides((SNAPSHOT, "register"), "kept"),
+        Row { before: Never(SAME_COMMIT), ..decides((SNAPSHOT, "register"), "kept") },
         decides((CLEANUP, "load-resources"), "cleaned"),
         decides((CLEANUP, "sort-by-priority"), "cleaned"),
         decides((CLEANUP, "cleanup-loop"), "cleaned"),

@@ -3,18 +3,21 @@
 use crate::bench::{Bench, now, settings, spec};
 use crate::machines::Plan;
 use adapters::FakeTool;
-use adapters::fake::{Call, Fate};
+use adapters::fake::{Call, Fate, Next};
 use adapters::provider::LIST_PAGE;
 use engine::Config;
-use engine::orphan::OrphanOverview;
+use engine::orphan::{OrphanOverview, SCAN_NOW_MS, ScanOverview};
 use model::fault::Moment;
 use model::instance::InstanceStatus;
 use model::orphan::{Listed, ListedStatus, OrphanSection, OrphanSeverity, ResourceType, Whitelisted};
 use model::run::RunStatus;
 use model::time::{DAY, HOUR, MINUTE, SECOND};
 use model::{Failure, OrgId, Refused, Timestamp, TroubleKind, names};
+use std::future::Future;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
 
 const OURS: &str = "b3nchm4n";
 
@@ -413,6 +416,151 @@ fn an_orphan_is_ended_at_a_provider_that_cannot_be_listed() {
     bench.advance(MINUTE);
     assert!(bench.provider.placed().is_empty());
     assert_eq!(all(&bench), []);
+}
+
+/// What has no tag is looked for in its provider's list. While a part of the provider cannot be asked, it may be there and cost money.
+#[test]
+fn what_is_not_listed_is_not_gone_while_a_part_of_its_provider_cannot_be_asked() {
+    let mut bench = bench();
+    let untagged = |listed: Listed| Listed { nonce: None, ..listed };
+    let volume = |bench: &Bench| {
+        let volume = listed(bench, "vol-1", "repl-b3nchm4n-9ix-1h2k", HOUR);
+        untagged(Listed { kind: ResourceType::Volume, ..volume })
+    };
+    let machine = |bench: &Bench| untagged(listed(bench, "i-1", "repl-b3nchm4n-9ix-1h2i", HOUR));
+    bench.provider.place(volume(&bench));
+    bench.provider.place(machine(&bench));
+    now(bench.engine.scan_now(None)).unwrap();
+    for id in ["vol-1", "i-1"] {
+        now(bench.engine.keep_orphan(bench.org, None, entry(id, None))).unwrap();
+        bench.provider.unplace(id);
+    }
+    bench.provider.list_without(&["box1 cannot be reached"]);
+    for id in ["vol-1", "i-1"] {
+        now(bench.engine.end_orphan((bench.org, "somebody".to_owned()), (None, id), id, false)).unwrap();
+    }
+    bench.advance(HOUR);
+    for id in ["vol-1", "i-1"] {
+        let ending = now(bench.engine.orphan(None, id)).unwrap().orphan.ending.expect("it is tried again");
+        assert_eq!(ending.error.as_deref(), Some("box1 cannot be reached"), "{id}");
+    }
+    assert_eq!(now(bench.engine.kept_orphans(Default::default(), 10)).unwrap().len(), 2);
+    bench.provider.list_without(&[]);
+    bench.provider.place(volume(&bench));
+    bench.provider.place(machine(&bench));
+    bench.advance(HOUR);
+    assert!(bench.provider.placed().is_empty(), "it is ended once its part can be asked");
+    assert_eq!((all(&bench), now(bench.engine.kept_orphans(Default::default(), 10)).unwrap()), (vec![], vec![]));
+}
+
+/// More than a page of names begins with its name.
+#[test]
+fn what_is_to_be_ended_is_found_on_any_page_of_the_list() {
+    let mut bench = bench();
+    let place = |bench: &Bench, handle: &str, name: &str| {
+        let volume = Listed { kind: ResourceType::Volume, nonce: None, ..listed(bench, handle, name, HOUR) };
+        bench.provider.place(volume);
+    };
+    for number in 0..LIST_PAGE as i64 + 1 {
+        place(&bench, &format!("vol-{number}"), &format!("repl-b3nchm4n-9ix-1{}", model::slug(number)));
+    }
+    place(&bench, "vol-z", "repl-b3nchm4n-9ix-1");
+    now(bench.engine.scan_now(None)).unwrap();
+    now(bench.engine.end_orphan((bench.org, "somebody".to_owned()), (None, "vol-z"), "vol-z", false)).unwrap();
+    bench.advance(MINUTE);
+    assert_eq!(bench.provider.placed().len(), LIST_PAGE + 1);
+    assert!(!bench.provider.placed().contains_key("vol-z"));
+}
+
+/// A provider that cannot be asked is asked less and less often, and one that does not answer holds its worker for ten minutes.
+#[test]
+fn an_end_that_does_not_come_about_is_tried_less_and_less_often() {
+    let mut bench = bench();
+    bench.provider.place(listed(&bench, "i-1", "repl-b3nchm4n-9ix-1h2i", HOUR));
+    now(bench.engine.scan_now(None)).unwrap();
+    let tries = Arc::new(AtomicUsize::new(0));
+    let counted = tries.clone();
+    bench.fate(move |call, _, _| match call {
+        Call::Inspect => {
+            counted.fetch_add(1, Ordering::Relaxed);
+            Fate::FailBefore(TroubleKind::Network)
+        }
+        _ => Fate::Obey,
+    });
+    now(bench.engine.end_orphan((bench.org, "somebody".to_owned()), (None, "i-1"), "i-1", false)).unwrap();
+    bench.advance(2 * HOUR);
+    let tried = tries.load(Ordering::Relaxed);
+    assert!((10..30).contains(&tried), "{tried}");
+    bench.fate(|_, _, _| Fate::Obey);
+    bench.provider.hanging_ends(true);
+    bench.advance(21 * MINUTE);
+    let ending = now(bench.engine.orphan(None, "i-1")).unwrap().orphan.ending.unwrap();
+    assert_eq!(ending.error.as_deref(), Some("it did not answer within 600 s"));
+    bench.provider.hanging_ends(false);
+    bench.advance(21 * MINUTE);
+    assert!(bench.provider.placed().is_empty());
+    bench.check();
+}
+
+/// A region that hangs takes its minute; a person who scans waits for the slowest region, and not for their sum.
+#[test]
+fn a_scan_on_demand_lists_regions_side_by_side_and_ends() {
+    let mut settings = settings(2);
+    settings.capabilities.regions = (0..100).map(|number| format!("r{number}")).collect();
+    let regions = settings.capabilities.regions.clone();
+    let mut bench = Bench::with(settings, Config::default());
+    let mut scan = |hanging: usize| {
+        let hang: Vec<&str> = regions[..hanging].iter().map(String::as_str).collect();
+        bench.provider.hanging_regions(&hang);
+        let engine = bench.engine.clone();
+        let mut asked: Pin<Box<dyn Future<Output = _>>> = Box::pin(async move { engine.scan_now(None).await });
+        let mut minutes = 0;
+        loop {
+            if let Poll::Ready(scans) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                return (minutes, scans.unwrap());
+            }
+            assert!(minutes < 100);
+            bench.elapse(MINUTE);
+            minutes += 1;
+        }
+    };
+    let failed = |scans: &[ScanOverview]| -> Vec<String> {
+        scans.iter().filter_map(|it| it.scan.as_ref()?.error.clone()).collect()
+    };
+    let (minutes, scans) = scan(8);
+    assert_eq!((minutes, scans.len()), (1, 100));
+    assert_eq!(failed(&scans), vec!["it did not answer within 60 s"; 8]);
+    assert!(scans.iter().map(|it| &it.region).eq(&regions), "in the order of the settings");
+    let (minutes, scans) = scan(100);
+    assert_eq!(
+        (minutes, failed(&scans).len()),
+        (SCAN_NOW_MS / MINUTE, 100),
+        "those that were not asked are not scanned"
+    );
+}
+
+/// A provider whose list has always another page: what it lists is written down, and nothing of what was found before is gone.
+#[test]
+fn a_list_without_an_end_is_given_up() {
+    let bench = bench();
+    let counts_on = |after: Option<&str>| format!("{:06}", after.map_or(1, |after| after.parse::<i64>().unwrap() + 1));
+    let cases: [(Next, i64, &str); 2] = [
+        (|_| "again".to_owned(), 2, "its list does not go on"),
+        (counts_on, 5_000, "its list has more than 5000 pages"),
+    ];
+    for (next, pages, why) in cases {
+        bench.provider.endless_lists(None);
+        for id in ["i-1", "i-2"] {
+            bench.provider.place(listed(&bench, id, &format!("repl-b3nchm4n-9ix-1h{}", &id[2..]), HOUR));
+        }
+        now(bench.engine.scan_now(None)).unwrap();
+        bench.provider.unplace("i-1");
+        bench.provider.endless_lists(Some(next));
+        let scans = now(bench.engine.scan_now(None)).unwrap();
+        let here = scans[0].scan.clone().unwrap();
+        assert_eq!((here.pages, here.error.as_deref()), (pages, Some(why)));
+        assert_eq!(all(&bench).len(), 2, "{why}");
+    }
 }
 
 #[test]

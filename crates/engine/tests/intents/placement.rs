@@ -7,9 +7,10 @@ use adapters::fake::{FakeSettings, Fate};
 use engine::Config;
 use engine::plan::Place;
 use engine::run::Submission;
+use model::host::HostFacts;
 use model::instance::InstanceStatus;
 use model::run::{Phase, RunStatus};
-use model::spec::{Priority, Resources, Retry, RetryEvent, RunSpec};
+use model::spec::{Priority, Resources, Retry, RetryEvent, RunSpec, Sandbox};
 use model::time::{HOUR, MINUTE, SECOND};
 use model::{Credits, Refused, RunId, Timestamp};
 use std::sync::Arc;
@@ -74,6 +75,55 @@ fn orgs_are_served_in_turn() {
     }
     assert_eq!(order[1..], [a, x, b, y, c, d]);
     bench.check();
+}
+
+/// Of two hosts one cannot make sandboxes: it is of no use to a run that wants one, however free it is.
+#[test]
+fn a_run_that_wants_a_sandbox_gets_a_host_that_can_make_one() {
+    let facts = |no_sandbox: Option<&str>| HostFacts {
+        architecture: "x86_64".into(),
+        os_release: "debian 12".into(),
+        no_sandbox: no_sandbox.map(str::to_owned),
+        ..HostFacts::default()
+    };
+    let bench = |second: Option<&str>| {
+        let hosts = vec![("box1".to_owned(), facts(Some("no bwrap"))), ("box2".to_owned(), facts(second))];
+        let bench = Bench::with(FakeSettings { hosts, ..settings(2) }, Config::default());
+        now(bench.engine.see_hosts("fake")).unwrap();
+        bench
+    };
+    let sandboxed = || RunSpec { sandbox: Some(Sandbox::DEFAULT), ..spec() };
+    let place = |bench: &Bench, run: RunId| bench.snapshot(run).instance.and_then(|machine| machine.place);
+    let mut able = bench(None);
+    able.runners.plan = Some(Plan::Run);
+    let [first, second] = [(); 2].map(|()| able.submit(sandboxed()));
+    able.settle();
+    assert_eq!((place(&able, first).as_deref(), able.run(second).phase), (Some("box2"), Some(Phase::Queued)));
+    let why = now(able.engine.why(able.org, second)).unwrap().1;
+    assert!(format!("{why:?}").contains("box1: it cannot make sandboxes: no bwrap"), "{why:?}");
+    able.exits(first, 0);
+    able.advance(MINUTE);
+    assert_eq!(place(&able, second).as_deref(), Some("box2"), "as soon as it is free");
+    let plain = able.submit(spec());
+    able.settle();
+    assert_eq!(place(&able, plain).as_deref(), Some("box1"), "without a sandbox it is as good as any");
+    able.exits(plain, 0);
+    let third = able.submit(sandboxed());
+    able.settle();
+    assert_eq!(able.run(third).phase, Some(Phase::Queued), "an idle machine there is of no use, either");
+    able.exits(second, 0);
+    able.advance(MINUTE);
+    assert_eq!(place(&able, third).as_deref(), Some("box2"));
+    able.exits(third, 0);
+    able.check();
+    let mut unable = bench(Some("no namespaces"));
+    let key = unable.key();
+    let refused = unable.submit_with(sandboxed(), key).unwrap_err();
+    let said = |why: &str| why.contains("box1: no bwrap") && why.contains("box2: no namespaces");
+    assert!(matches!(refused.refused(), Some(Refused::NoSandbox { place, why }) if place == "fake" && said(why)));
+    let run = unable.submit(spec());
+    unable.settle();
+    unable.expect_end(run, RunStatus::Completed, None);
 }
 
 /// The commit that moves a job gives up its turn and its place; the next one enters the other pool.
@@ -323,6 +373,24 @@ fn another_orgs_machine_is_nobody_elses() {
     bench.org = home;
     assert_ne!(bench.job(first).instance, their_machine);
     bench.check();
+}
+
+/// Machines of two regions, the ids of which are not in the order of the regions: their rows are locked by their ids.
+#[test]
+fn idle_machines_of_several_pools_are_ended_at_once() {
+    let mut bench = Bench::with(settings(4), Config::default());
+    bench.runners.plan = Some(Plan::Run);
+    let runs: Vec<RunId> = ["here", "there", "here"]
+        .into_iter()
+        .map(|region| {
+            let run = bench.submit(RunSpec { region: region.into(), ..spec() });
+            bench.settle();
+            run
+        })
+        .collect();
+    runs.iter().for_each(|run| bench.exits(*run, 0));
+    assert_eq!(now(bench.engine.retire_idle()).unwrap(), 3);
+    bench.check_all_gone();
 }
 
 #[test]

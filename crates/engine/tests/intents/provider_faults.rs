@@ -386,6 +386,30 @@ fn a_machine_that_comes_after_its_run_was_cancelled_is_ended() {
     }
 }
 
+/// A person terminates the machine while the call that makes it is in hand. Without force the job there keeps it; with force the run ends,
+/// and what the call makes later is ended.
+#[test]
+fn a_machine_that_a_person_terminates_while_it_is_made_is_ended() {
+    for (force, late_ms) in [(false, SECOND), (true, SECOND), (true, 3 * MINUTE)] {
+        let mut bench = Bench::brief();
+        bench.runners.unborn = force;
+        let (run, goes_on) = a_spawn_in_hand(&mut bench, spec());
+        let machine = bench.job(run).instance.unwrap();
+        let ended = bench.terminate(machine, force);
+        assert_eq!(ended.is_ok(), force, "{ended:?}");
+        bench.advance(late_ms);
+        bench.spawns_hang.store(false, Ordering::Relaxed);
+        goes_on();
+        bench.advance(2 * MINUTE);
+        eprintln!("force {force}, {late_ms} ms late");
+        let status = if force { RunStatus::Cancelled } else { RunStatus::Completed };
+        assert_eq!(bench.run(run).status, status);
+        bench.check();
+        bench.check_all_gone_after(10 * MINUTE);
+        bench.check_made_once();
+    }
+}
+
 /// The same, and its runner never comes up to be told so.
 #[test]
 fn a_machine_that_a_fenced_worker_makes_again_is_ended_again() {

@@ -32,6 +32,12 @@ impl Provider for SlowProvider {
     fn platform(&self) -> Option<adapters::Platform> {
         self.near.platform()
     }
+    fn rooms(&self) -> Vec<adapters::Room> {
+        self.near.rooms()
+    }
+    fn look<'a>(&'a self, ask: &'a adapters::LookAsk) -> ProviderFuture<'a, adapters::Looks> {
+        self.near.look(ask)
+    }
     fn spawn<'a>(&'a self, order: &'a Order) -> ProviderFuture<'a, Handle> {
         Box::pin(async {
             std::future::poll_fn(|_| if self.hangs.load(Ordering::Relaxed) { Poll::Pending } else { Poll::Ready(()) })

@@ -196,6 +196,18 @@ pub fn story(bench: &mut Bench) -> RunId {
     run
 }
 
+/// A snapshot was asked for, and before its workflow is looked at a person terminates the machine.
+pub fn machine_leaves_before_it_is_looked_at(bench: &mut Bench) -> RunId {
+    let run = bench.submit(RunSpec { hold_ms: Some(4 * MINUTE), ..spec() });
+    bench.settle();
+    let id = create(bench, run).unwrap();
+    let machine = bench.job(run).instance.unwrap();
+    bench.terminate(machine, true).unwrap();
+    bench.advance(MINUTE);
+    assert_eq!(find(bench, id).status, SnapshotStatus::Failed);
+    run
+}
+
 /// The machine cannot send the folder.
 pub fn refused_story(bench: &mut Bench) -> RunId {
     let (run, id) = asked_for(bench);

@@ -365,6 +365,108 @@ fn of_a_claim_and_a_termination_one_wins() {
     assert_eq!(postgres.deadlocks(), 0);
 }
 
+/// Two people terminate one machine at the same moment: both are told that it ends, and one workflow ends it.
+async fn two_ends(engines: &[Arc<Engine>], provider: &FakeProvider, force: bool) {
+    let engine = &engines[0];
+    let org = engine.ensure_org("test").await.unwrap();
+    let worker = engine.start_worker("one".to_owned()).await.unwrap();
+    engine.beat(&worker).await.unwrap();
+    for race in 0..RACES {
+        let run = submit(engine, org, 1, 1).await;
+        let machine = to_its_end(engine, &worker, org, provider, run).await.instance.unwrap();
+        let before = ends_begun(engine, org, machine).await;
+        let other = engines[engines.len() - 1].clone();
+        let ends = [engine.clone(), other].map(|engine| tokio::spawn(terminate(engine, org, machine, force)));
+        for end in ends {
+            end.await.unwrap().unwrap_or_else(|failure| panic!("race {race}: {failure:?}"));
+        }
+        work(engine, &worker).await;
+        check(engine).await;
+        let row = engine.find_instance(machine).await.unwrap().unwrap();
+        assert_eq!(row.status, InstanceStatus::Terminated, "race {race}");
+        let gone = provider.machines().get(&row.name).is_none_or(|it| it.state != MachineState::Running);
+        assert!(gone, "race {race}");
+        assert_eq!(ends_begun(engine, org, machine).await, before + 1, "race {race}");
+    }
+}
+
+async fn ends_begun(engine: &Engine, org: OrgId, machine: InstanceId) -> usize {
+    let all = engine.workflows(org, i64::MAX, 10_000).await.unwrap();
+    let of_machine = |it: &&model::workflow::Workflow| {
+        it.intent == model::workflow::Intent::TerminateInstance && it.instance == Some(machine)
+    };
+    all.iter().filter(of_machine).count()
+}
+
+/// A command ends well while a person terminates its machine with force: the run has the one end or the other, and the machine is gone.
+async fn an_end_and_a_report(engines: &[Arc<Engine>], provider: &FakeProvider) {
+    let engine = &engines[0];
+    let org = engine.ensure_org("test").await.unwrap();
+    let worker = engine.start_worker("one".to_owned()).await.unwrap();
+    engine.beat(&worker).await.unwrap();
+    for race in 0..RACES {
+        let run = submit(engine, org, 1, 1).await;
+        work(engine, &worker).await;
+        let mut job = engine.jobs(org, run).await.unwrap().1.remove(0);
+        let machine = job.instance.unwrap();
+        let name = engine.find_instance(machine).await.unwrap().unwrap().name;
+        register(engine, provider, |it| *it == name).await;
+        work(engine, &worker).await;
+        job = engine.jobs(org, run).await.unwrap().1.remove(0);
+        let (one, other, reported) = (engine.clone(), engines[engines.len() - 1].clone(), job.clone());
+        let reports = async move { is_heard(&one, &reported).await };
+        let ends = terminate(other, org, machine, true);
+        // Each of them is the first to be started in half of the races.
+        let (heard, ended) = if race % 2 == 0 {
+            let (reports, ends) = (tokio::spawn(reports), tokio::spawn(ends));
+            (reports.await.unwrap(), ends.await.unwrap())
+        } else {
+            let (ends, reports) = (tokio::spawn(ends), tokio::spawn(reports));
+            (reports.await.unwrap(), ends.await.unwrap())
+        };
+        let at = format!("race {race}, heard {heard}, {ended:?}");
+        // One whose machine changed hands under it is told so, and asks again.
+        if ended.is_err() {
+            terminate(engine.clone(), org, machine, true).await.unwrap_or_else(|failure| panic!("{at}: {failure:?}"));
+        }
+        to_its_end(engine, &worker, org, provider, run).await;
+        work(engine, &worker).await;
+        check(engine).await;
+        let status = engine.run(org, run).await.unwrap().status;
+        assert!(matches!(status, RunStatus::Completed | RunStatus::Cancelled), "{at}: {status}");
+        let read = move |tx: &mut store::Tx| store::event::after(tx, org, Some(run), 0, 1_000);
+        let events = engine.store.read("test.events", read).await.unwrap();
+        let ends =
+            events.iter().filter(|event| ["run.completed", "run.failed", "run.cancelled"].contains(&&*event.kind));
+        assert_eq!(ends.count(), 1, "{at}");
+        let row = engine.find_instance(machine).await.unwrap().unwrap();
+        assert_eq!(row.status, InstanceStatus::Terminated, "{at}");
+    }
+}
+
+#[test]
+fn a_termination_meets_another_one_and_the_end_of_the_job() {
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    let provider = || {
+        let mut settings = FakeSettings::default();
+        settings.capabilities.max_instances = 4 * RACES as i64;
+        Arc::new(FakeProvider::new(settings, Box::new(|_, _| Fate::Obey)))
+    };
+    runtime.block_on(async {
+        for force in [false, true] {
+            let (here, url) = (provider(), postgres.database());
+            let planes = [(); 2].map(|()| control_plane(Database::Postgres(url.clone()), folder.path(), &here));
+            two_ends(&planes, &here, force).await;
+        }
+        let (here, url) = (provider(), postgres.database());
+        let planes = [(); 2].map(|()| control_plane(Database::Postgres(url.clone()), folder.path(), &here));
+        an_end_and_a_report(&planes, &here).await;
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}
+
 /// Transactions of the whole cluster that wait for a row that another one has locked.
 const WAITING: Sql = Sql::new("SELECT count(*) FROM pg_locks WHERE NOT granted");
 const MOST_LOOKS: usize = 100_000;

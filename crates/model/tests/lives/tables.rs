@@ -88,7 +88,9 @@ fn document() -> String {
          `UPDATE_DOCS=1 cargo nextest run -p model the_document_shows_the_code`. A state in which something more is known is\n\
          followed by it in brackets: `running (to failed)` is a run whose end is decided and not yet reached.\n\
          `R17` names the resolution where the sources contradict each other, `page 3` the page of the design; what is in no line\n\
-         is refused.\n",
+         is refused.\n\n\
+         A launch-run that is cancelled while its job runs ends *completed*, with the reason in `cancel_reason`: the cancel goes to its run, and\n\
+         its nodes see the job to its end. Only a workflow whose job has ended before its nodes got there is *cancelled*.\n",
     );
     for fixture in fixtures() {
         text += &format!("\n{}", markdown(&fixture, &walked(fixture.name)));
