@@ -349,7 +349,7 @@ pub const STORIES: &[Story] = &[
         also: "",
         shared: true,
         tell: a_program_takes_a_step,
-        points: &["step.take"],
+        points: &["step.announce", "step.take"],
     },
     Story {
         name: "the_end_before_the_log",

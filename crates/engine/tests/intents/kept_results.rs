@@ -327,7 +327,7 @@ fn a_run_that_is_not_known_any_more_ends_its_execution() {
     write(&bench, move |tx| {
         let mut request = store::execution::request(tx, id)?;
         request["work"]["run"]["run"] = serde_json::json!(RunId(4_711).to_string());
-        tx.exec(&Sql::new("UPDATE executions SET request = $1 WHERE id = $2"), &args![request.to_string(), id])
+        tx.exec(&Sql::new(include_str!("other_request.sql")), &args![request.to_string(), id])
     });
     bench.advance(MINUTE);
     let seen = now(bench.engine.called(bench.org, model::CallId(id))).unwrap();

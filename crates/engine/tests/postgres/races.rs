@@ -468,7 +468,7 @@ fn a_termination_meets_another_one_and_the_end_of_the_job() {
 }
 
 /// Transactions of the whole cluster that wait for a row that another one has locked.
-const WAITING: Sql = Sql::new("SELECT count(*) FROM pg_locks WHERE NOT granted");
+const WAITING: Sql = Sql::new(include_str!("waiting.sql"));
 const MOST_LOOKS: usize = 100_000;
 
 pub async fn waiting(engine: &Engine, many: i64) {

@@ -31,16 +31,22 @@ pub(super) fn agents_at_work(world: &World) {
     }
 }
 
-/// An answer that got lost is given again: the program does the step once, and the step is its.
+/// An answer that got lost is given again: the program does each step once, and the steps are its. The output of the second is an artifact.
 pub(super) fn a_program_takes_a_step(world: &World) {
     let ran = world.home.here().join("ran");
-    let run =
-        world.submit_plan("type: agents\nagents:\n- tasks:\n  - steps: [{name: s, external: {tool: crm, input: 1}}]\n");
-    let line = format!("cat >> {}", ran.display());
-    world.insist(&["step", "poll", "--tool", "crm", "--once", "--", "sh", "-c", &line], 0);
+    let steps =
+        ["{name: s, external: {tool: crm, input: 1}}", "{name: large, external: {tool: crm, input: 2}}"].join(", ");
+    let run = world.submit_plan(&format!("type: agents\nagents:\n- tasks:\n  - steps: [{steps}]\n"));
+    let line = format!(
+        "read input; echo $input >> {}; if [ $input = 2 ]; then printf '\"%0300000d\"' 0; else echo '\"small\"'; fi",
+        ran.display()
+    );
+    for _ in 0..2 {
+        world.insist(&["step", "poll", "--tool", "crm", "--once", "--", "sh", "-c", &line], 0);
+    }
     world.ends(&run);
     assert_eq!(world.json(&["status", &run])["run"]["status"], "completed");
-    assert_eq!(std::fs::read_to_string(ran).unwrap(), "1\n");
+    assert_eq!(std::fs::read_to_string(ran).unwrap(), "1\n2\n");
 }
 
 /// The program of `[notify]` is started at least once, whoever dies beside it, and what it told of is still to be answered.

@@ -243,7 +243,8 @@
     (next.querySelector("a.row") || next.querySelector("a")).focus();
   };
   const help = () => {
-    let box = document.querySelector(".help");
+    // One that was just closed stays in the document until its event comes.
+    let box = document.querySelector(".help[open]");
     if (box) { box.close(); return; }
     const lines = [["j k", "next, previous row"], ["enter", "open"], ["/", "search"], ["g r", "runs"], ["g i", "inbox"], ["g m", "machines"], ["g w", "workflows"], ["g c", "calls"], ["g s", "spending"], ["g o", "orphans"], ["g t", "settings"], ["g n", "new run"], ["?", "this help"]];
     box = document.createElement("dialog"); box.className = "help"; box.setAttribute("aria-label", "Keyboard");

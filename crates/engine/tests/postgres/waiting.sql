@@ -1,0 +1,1 @@
+SELECT count(*) FROM pg_locks WHERE NOT granted
