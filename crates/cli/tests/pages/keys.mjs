@@ -114,6 +114,8 @@ agents:
   await press("j", "j");
   assert.equal(await page.evaluate(() => document.activeElement.textContent), "two");
   assert.equal(await page.locator(".tree .at").count(), 1);
+  repl("pause", asks);
+  await page.locator(".tree .at", { hasText: "paused" }).waitFor();
   await press("Enter");
   await page.waitForURL(/agent=/);
   await page.goto(at("/inbox"));

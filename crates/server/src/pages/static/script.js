@@ -102,9 +102,12 @@
   const key = node => node.nodeType === 1 ? node.id || node.getAttribute("src") || "" : "";
   const alike = (a, b) => a.nodeType === b.nodeType && a.nodeName === b.nodeName && key(a) === key(b);
   const attributes = (old, fresh) => {
+    // The row that was chosen by keys stays so.
+    const at = old.classList.contains("at");
     const keep = name => (name === "open" && old.nodeName === "DETAILS") || name === "data-shown" || name === "data-ready";
     for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && !keep(name)) old.removeAttribute(name);
     for (const { name, value } of fresh.attributes) if (!keep(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+    if (at) old.classList.add("at");
   };
   // What the script itself has put into a region.
   const ours = node => node.nodeType === 1 && node.matches(".copy,.fresh,[data-keep]");
