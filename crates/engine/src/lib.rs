@@ -90,7 +90,9 @@ pub use relay::Dialler;
 pub use store;
 pub use store::idempotency::Key;
 pub use store::token::{Scope, Token};
-pub use store::{Counts, Database, Event, Hint, Installation, Lane, Options, Store, Topic, Tx, WorkClass, Worker};
+pub use store::{
+    Counts, Database, Event, Hint, Installation, Lane, Options, Store, Topic, Tx, WorkClass, Worker, panic_text,
+};
 
 use model::spec::BlobSource;
 use model::step::ToolKind;
