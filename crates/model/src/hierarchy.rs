@@ -328,10 +328,8 @@ fn task_event<R: Rows>(rows: &mut R, id: TaskId, event: &TaskEvent) -> Result<bo
     rows.set_agent(agent);
     rows.set_task(next);
     for consequence in consequences {
-        match consequence {
-            TaskConsequence::WakeAt { at } => rows.wake_agent(task.agent, at),
-            TaskConsequence::ChildEnded { .. } => {}
-        }
+        let TaskConsequence::WakeAt { at } = consequence;
+        rows.wake_agent(task.agent, at);
     }
     Ok(true)
 }

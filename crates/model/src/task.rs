@@ -163,7 +163,6 @@ pub enum TaskEvent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskConsequence {
-    ChildEnded { ended: TaskStatus },
     WakeAt { at: Timestamp },
 }
 
@@ -219,7 +218,7 @@ fn end(mut next: Task, to: TaskStatus, at: Timestamp, error: Option<LastError>) 
     if error.is_some() {
         next.last_error = error;
     }
-    moved(next, [C::ChildEnded { ended: to }])
+    moved(next, [])
 }
 
 pub fn name(event: &TaskEvent) -> &'static str {
