@@ -6,7 +6,7 @@ use crate::run_tx::RunTx;
 use model::agent::AgentKind;
 use model::children::{ChildState, Children};
 use model::hierarchy::{self, Rows};
-use model::plan::{AGENTS_IN_ALL, AgentPlan, RunPlan};
+use model::plan::{AGENTS_IN_ALL, AgentPlan, RunPlan, Totals};
 use model::run::{LastError, Run, RunEvent, RunReason};
 use model::step::{StepStatus, ToolKind};
 use model::{AgentId, Failure, Refused, Trouble};
@@ -71,6 +71,9 @@ impl RunTx<'_> {
         attempt.tree.planner = None;
         Rows::set_attempt(self, attempt)?;
         let version = self.run.plan_version;
+        let mut run = self.run.clone();
+        run.planned = Totals::of(plans);
+        self.set_run(run);
         store::plan::insert_source(self.tx, self.run.id, version, source)?;
         let first = store::plan::next_sequence(self.tx, self.run.id)?;
         for (sequence, plan) in (first..).zip(plans) {
