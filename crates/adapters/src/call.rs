@@ -8,7 +8,9 @@ pub mod local;
 mod process;
 mod program;
 
-use calls::adapter::{Answer, Closing, Ended, MAX_BYTES, NoAnswer, Operation, Request, TIMEOUT_MS, read, read_closing};
+use calls::adapter::{
+    AdapterAnswer, Closing, Ended, MAX_BYTES, NoAnswer, Operation, Request, TIMEOUT_MS, read, read_closing,
+};
 use calls::function::Function;
 use model::{Effect, Trouble, TroubleKind};
 use std::ffi::OsString;
@@ -68,7 +70,7 @@ impl Adapters {
     }
 
     /// `invoke`: begins the execution, or finds it, and says how it is. `variables` are added to the few that an adapter gets.
-    pub async fn invoke(&self, request: &Request, variables: &[(&str, String)]) -> Result<Answer, Unanswered> {
+    pub async fn invoke(&self, request: &Request, variables: &[(&str, String)]) -> Result<AdapterAnswer, Unanswered> {
         debug_assert_eq!(request.operation, Operation::Invoke);
         let ended = self.ask(request, variables).await?;
         read(&ended).map_err(unanswered)

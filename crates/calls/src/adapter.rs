@@ -48,7 +48,7 @@ pub struct Request {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Answer {
+pub enum AdapterAnswer {
     Pending {
         token: String,
         retry_after_ms: Option<i64>,
@@ -115,11 +115,13 @@ struct Document {
 }
 
 /// The answer to `invoke`.
-pub fn read(ended: &Ended) -> Result<Answer, NoAnswer> {
+pub fn read(ended: &Ended) -> Result<AdapterAnswer, NoAnswer> {
     let document = document(ended)?;
     match document.answer.as_str() {
-        "pending" => pending(ended, document).map(|(token, retry_after_ms)| Answer::Pending { token, retry_after_ms }),
-        "failed" => failed(ended, document).map(|(code, message)| Answer::Failed { code, message }),
+        "pending" => {
+            pending(ended, document).map(|(token, retry_after_ms)| AdapterAnswer::Pending { token, retry_after_ms })
+        }
+        "failed" => failed(ended, document).map(|(code, message)| AdapterAnswer::Failed { code, message }),
         "done" => {
             let status = match document.status.as_deref() {
                 Some("ok") => ExecStatus::Ok,
@@ -128,7 +130,7 @@ pub fn read(ended: &Ended) -> Result<Answer, NoAnswer> {
             };
             let result = document.result.as_deref().and_then(|result| result.parse().ok());
             let result = result.ok_or_else(|| malformed(ended, "`done` needs `result`: the id of a dag, 64 digits"))?;
-            Ok(Answer::Done { status, result })
+            Ok(AdapterAnswer::Done { status, result })
         }
         other => Err(malformed(ended, &format!("`answer` is `{}`, not pending, done or failed", cut(other)))),
     }
@@ -229,16 +231,16 @@ impl Request {
 }
 
 /// The documents that adapters write; ours use these.
-impl Answer {
+impl AdapterAnswer {
     pub fn document(&self) -> String {
         let document = match self {
-            Answer::Pending { token, retry_after_ms } => {
+            AdapterAnswer::Pending { token, retry_after_ms } => {
                 serde_json::json!({"version": VERSION, "answer": "pending", "token": token, "retry_after_ms": retry_after_ms})
             }
-            Answer::Done { status, result } => {
+            AdapterAnswer::Done { status, result } => {
                 serde_json::json!({"version": VERSION, "answer": "done", "status": status.as_str(), "result": result})
             }
-            Answer::Failed { code, message } => {
+            AdapterAnswer::Failed { code, message } => {
                 serde_json::json!({"version": VERSION, "answer": "failed", "code": code, "message": message})
             }
         };
@@ -258,16 +260,16 @@ mod tests {
     fn the_three_answers_read_back() {
         let result = DagId(Id([7; 32]));
         for answer in [
-            Answer::Pending { token: "t".into(), retry_after_ms: None },
-            Answer::Pending { token: String::new(), retry_after_ms: Some(500) },
-            Answer::Done { status: ExecStatus::Ok, result },
-            Answer::Done { status: ExecStatus::Error, result },
-            Answer::Failed { code: "no_such_image".into(), message: "there is none".into() },
+            AdapterAnswer::Pending { token: "t".into(), retry_after_ms: None },
+            AdapterAnswer::Pending { token: String::new(), retry_after_ms: Some(500) },
+            AdapterAnswer::Done { status: ExecStatus::Ok, result },
+            AdapterAnswer::Done { status: ExecStatus::Error, result },
+            AdapterAnswer::Failed { code: "no_such_image".into(), message: "there is none".into() },
         ] {
             assert_eq!(read(&ended(&answer.document())), Ok(answer));
         }
         let slow = r#"{"version":1,"answer":"pending","token":"t","retry_after_ms":99999999999,"more":1}"#;
-        let answer = Answer::Pending { token: "t".into(), retry_after_ms: Some(MAX_RETRY_AFTER_MS) };
+        let answer = AdapterAnswer::Pending { token: "t".into(), retry_after_ms: Some(MAX_RETRY_AFTER_MS) };
         assert_eq!(read(&ended(slow)), Ok(answer), "waits are bounded, unknown fields ignored");
         assert_eq!(read_closing(&ended(r#"{"version":1,"answer":"done"}"#)), Ok(Closing::Done));
         assert!(read_closing(&ended(r#"{"version":1,"answer":"gone"}"#)).is_err());
@@ -301,7 +303,7 @@ mod tests {
             assert_eq!(none.code, code, "{stdout:.100}");
             assert!(none.message.contains(said) && none.message.ends_with("it said: some words"), "{none}");
         }
-        let good = Answer::Pending { token: "t".into(), retry_after_ms: None }.document();
+        let good = AdapterAnswer::Pending { token: "t".into(), retry_after_ms: None }.document();
         for (how, code) in [
             (How::Exited(1), "exited"),
             (How::Signalled(9), "killed"),

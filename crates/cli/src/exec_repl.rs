@@ -5,7 +5,7 @@
 use crate::complaint::{Complaint, Done, REFUSED, USAGE};
 use crate::control_plane::ControlPlane;
 use crate::settings::{Flags, Settings};
-use calls::adapter::{Answer, MAX_BYTES, Operation, Request, VERSION};
+use calls::adapter::{AdapterAnswer, MAX_BYTES, Operation, Request, VERSION};
 use calls::json;
 use calls::record::ExecStatus;
 use server::adapter::exchange::{Exchange, ExchangeError};
@@ -59,7 +59,7 @@ async fn answer(settings: &Settings, request: &Request) -> Done<String> {
     }
 }
 
-async fn invoke(settings: &Settings, request: &Request) -> Done<Answer> {
+async fn invoke(settings: &Settings, request: &Request) -> Done<AdapterAnswer> {
     let plane = ControlPlane::reach(settings).await?;
     let id = match begun(&plane, request).await? {
         Ok(id) => id,
@@ -67,14 +67,14 @@ async fn invoke(settings: &Settings, request: &Request) -> Done<Answer> {
     };
     let seen: CallView = plane.get(&format!("/calls/{id}")).await?;
     if !seen.ended {
-        return Ok(Answer::Pending { token: id, retry_after_ms: Some(ASK_AGAIN_MS) });
+        return Ok(AdapterAnswer::Pending { token: id, retry_after_ms: Some(ASK_AGAIN_MS) });
     }
     // A failure of the run says nothing about the call. As `done` with an error the Executor there would pin it.
     if let Some(error) = seen.error {
-        return Ok(Answer::Failed { code: error.code, message: error.message });
+        return Ok(AdapterAnswer::Failed { code: error.code, message: error.message });
     }
     let Some(result) = seen.result else {
-        return Ok(Answer::Failed { code: "result_gone".into(), message: "its result was deleted".into() });
+        return Ok(AdapterAnswer::Failed { code: "result_gone".into(), message: "its result was deleted".into() });
     };
     let value = json::parse(&result.value.unwrap_or_default().to_string());
     let value = value.map_err(|bad| Complaint { code: USAGE, text: bad.to_string(), fix: None })?;
@@ -87,7 +87,7 @@ fn exchange(error: ExchangeError) -> Complaint {
 }
 
 /// The execution here: the one that the token names, or that was begun under this key and attempt, or a new one. Or why there is none.
-async fn begun(plane: &ControlPlane, request: &Request) -> Done<Result<String, Answer>> {
+async fn begun(plane: &ControlPlane, request: &Request) -> Done<Result<String, AdapterAnswer>> {
     if let Some(token) = &request.token {
         return Ok(Ok(token.clone()));
     }
@@ -99,7 +99,7 @@ async fn begun(plane: &ControlPlane, request: &Request) -> Done<Result<String, A
     match plane.post_keyed::<_, CallView>("/calls", &asked, &key).await {
         Ok(seen) => Ok(Ok(seen.id.unwrap_or_default())),
         Err(complaint) if complaint.code == REFUSED => {
-            Ok(Err(Answer::Failed { code: "refused".to_owned(), message: complaint.text }))
+            Ok(Err(AdapterAnswer::Failed { code: "refused".to_owned(), message: complaint.text }))
         }
         Err(complaint) => Err(complaint),
     }

@@ -90,7 +90,7 @@ pub async fn login(settings: &Settings, args: LoginArgs) -> Done {
     let kept = StoredToken { token, id: view.id, name: view.name, scopes: view.scopes, kept_at: show::now_ms() };
     change(path, |tokens| drop(tokens.insert(url.clone(), kept.clone())))?;
     if url.starts_with("http:") && !is_loopback(&url) {
-        eprintln!("repl: {url} is not encrypted: whoever is on the way can read the token; use https");
+        eprintln!("repl: {url} is not encrypted: every host on the way can read the token; use https");
     }
     if args.json.json {
         return show::json(&shown(&url, &kept));

@@ -10,7 +10,7 @@ use model::allocation::AllocationStatus;
 use model::attempt::AttemptStatus;
 use model::children::{ChildState, Children};
 use model::hierarchy::Pick;
-use model::job::Job;
+use model::job::{FreezeState, Job, JobStatus};
 use model::ledger::Balance;
 use model::plan::MAX_PLANNED_AGENTS;
 use model::run::{Run, RunStatus};
@@ -195,6 +195,7 @@ fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<
         RunStatus::Completed => agents.iter().all(|a| a.status == AgentStatus::Completed),
         RunStatus::Failed => agents.iter().any(|a| a.status == AgentStatus::Failed),
         RunStatus::Cancelled => agents.iter().all(|a| a.status.is_end()),
+        RunStatus::Paused => agents.iter().all(|a| stands_still(a)),
         _ => true,
     };
     let states: Vec<_> = agents.iter().map(|a| a.status.as_str()).collect();
@@ -203,10 +204,20 @@ fn hierarchy(tx: &mut Tx, run: &Run, jobs: &[Job], audit: &mut Audit) -> Result<
         format!("{} with {open} open jobs", run.status)
     });
     for job in jobs.iter().filter(|j| !j.status.is_end()) {
+        let frozen = job.freeze == FreezeState::Frozen || job.status == JobStatus::Terminating;
+        audit.must(run.status != RunStatus::Paused || frozen, "3 states", job.id, || {
+            format!("{} in a paused run", job.freeze)
+        });
         let others = jobs.iter().filter(|j| j.agent == job.agent && !j.status.is_end()).count();
         audit.must(others == 1, "one live job an agent", job.id, || format!("{others} are open"));
     }
     Ok(())
+}
+
+/// Whether an agent is as it may be in a paused run. One that a planner has added meanwhile, or the planner, waits for the resume.
+fn stands_still(agent: &Agent) -> bool {
+    let is_new = agent.status == AgentStatus::Pending && agent.started_at.is_none();
+    agent.status.is_end() || agent.status == AgentStatus::Paused || is_new
 }
 
 /// 2, below the run: every parent's counters are what its children say (R144).
@@ -223,6 +234,7 @@ fn counters(
     let top = steps.iter().filter(|step| step.parent.is_none());
     top.for_each(|step| by_task.entry(step.task).or_default().push(step.child_state()));
     let children = children::audit(tx, steps, audit)?;
+    planned(run, agents, audit);
     let (mut counted, mut superseded) = (Children::default(), 0);
     for agent in agents.iter().filter(|agent| agent.kind != AgentKind::System) {
         if agent.plan_version == run.plan_version {
@@ -279,6 +291,21 @@ fn counters(
         format!("{} acts in flight, the attempt says {}", acts, attempt.tree.in_flight)
     });
     Ok(())
+}
+
+/// The run's totals are those of its plan: its agents have rows as soon as one of them has, and count their tasks before these have rows.
+fn planned(run: &Run, agents: &[Agent], audit: &mut Audit) {
+    let of_plan = |agent: &&Agent| {
+        let counts = matches!(agent.kind, AgentKind::Planned | AgentKind::Rank);
+        counts && agent.plan_version == run.plan_version
+    };
+    let agents: Vec<&Agent> = agents.iter().filter(of_plan).collect();
+    let tasks: i64 = agents.iter().map(|agent| agent.tasks.total()).sum();
+    let made = agents.len() as i64;
+    // Each item of a `for_each` is one more task.
+    // An imported run has of its plan what its machine knew.
+    let fits = made == 0 || run.imported_at.is_some() || (made == run.planned.agents && tasks >= run.planned.tasks);
+    audit.must(fits, "2 counters", run.id, || format!("{made} agents with {tasks} tasks for {:?}", run.planned));
 }
 
 /// A parent has no more children under way at once than it may.

@@ -274,8 +274,8 @@ fn called(output: Option<&Output>) -> End {
         _ => "",
     };
     match serde_json::from_str(text) {
-        Ok(stdio::Answer::Output(output)) => End::Well(output),
-        Ok(stdio::Answer::Failed { class, effect, code, message }) => failed(class, effect, &code, message),
+        Ok(stdio::ServerAnswer::Output(output)) => End::Well(output),
+        Ok(stdio::ServerAnswer::Failed { class, effect, code, message }) => failed(class, effect, &code, message),
         Err(_) => {
             let why = "what the client of the MCP server said did not arrive".to_owned();
             failed(ErrorClass::Unknown, Effect::Perhaps, "mcp_client", why)

@@ -152,7 +152,7 @@ impl RunTx<'_> {
         submitter.submissions += 1;
         let (step, machine) = match submitter.kind {
             AgentKind::Rank => (Some(self.next_try_of(&submitter)?), MachinePlan::default()),
-            _ => (None, self.plan_of(&submitter)?.machine.unwrap_or_default()),
+            _ => (None, self.plan_of(&submitter)?.machine.clone().unwrap_or_default()),
         };
         self.set_agent(submitter.clone());
         let id = match self.importing {

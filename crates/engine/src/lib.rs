@@ -88,9 +88,13 @@ pub use reach::ControlUrls;
 pub use relay::Dialler;
 /// For the processes that open a store, and for tests. Everything that the engine hands out has a name in the engine.
 pub use store;
+pub use store::blob::blocking;
 pub use store::idempotency::Key;
+pub use store::session::new_secret;
 pub use store::token::{Scope, Token};
-pub use store::{Counts, Database, Event, Hint, Installation, Lane, Options, Store, Topic, Tx, WorkClass, Worker};
+pub use store::{
+    Counts, Database, Event, Hint, Installation, Lane, Options, Store, Topic, Tx, WorkClass, Worker, panic_text,
+};
 
 use model::spec::BlobSource;
 use model::step::ToolKind;
@@ -102,6 +106,7 @@ use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use store::blob::Blobs;
 use store::log::Logs;
+use tokio::sync::broadcast;
 
 /// What every transaction may consult: settings, providers, the installation. Only the set of providers changes while the process lives.
 pub struct EngineContext {
@@ -174,6 +179,26 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Hints of all commits. `Lagged` means: read everything again.
+    pub fn hints(&self) -> broadcast::Receiver<Hint> {
+        self.store.hints()
+    }
+
+    /// Counters of the store since it was opened.
+    pub fn counts(&self) -> Counts {
+        self.store.counts()
+    }
+
+    /// False after a write failed because the disk was full, until one succeeds.
+    pub fn writable(&self) -> bool {
+        self.store.writable()
+    }
+
+    /// How often a worker renews its lease.
+    pub fn beat_every_ms(&self) -> i64 {
+        store::worker::beat_every_ms(self.context.config.timings.lease_ms)
+    }
+
     pub fn new(context: EngineContext, store: Store) -> Result<Engine, Failure> {
         context.config.check()?;
         context.check_reach()?;

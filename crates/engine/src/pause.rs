@@ -4,7 +4,7 @@
 use crate::run_tx::RunTx;
 use model::Failure;
 use model::bug;
-use model::hierarchy::{self, Jobs};
+use model::hierarchy;
 use model::job::JobEvent;
 use model::job_counters::JobPick;
 use model::run::RunStatus;
@@ -20,30 +20,6 @@ impl RunTx<'_> {
         hierarchy::wake_agents(self, false)?;
         self.ask_jobs(JobPick::ToRelease, &JobEvent::ReleaseAsked)?;
         self.settle_pause()
-    }
-
-    /// What may follow in the run by itself: the next chunk of what ends, pauses or resumes, and agents that may begin.
-    pub(crate) fn go_on(&mut self) -> Result<(), Failure> {
-        if !self.has_attempt() || self.run.status.is_end() {
-            return Ok(());
-        }
-        if self.attempt()?.it.tree.unfinished {
-            hierarchy::continue_endings(self)?;
-            match &self.run.termination {
-                Some(_) => {}
-                None if self.run.pause_asked.is_some() => self.hold_jobs()?,
-                None => self.release_jobs()?,
-            }
-        }
-        if let Some(termination) = self.run.termination.clone().filter(|_| !self.run.status.is_end()) {
-            return self.stop_agents(termination.abort);
-        }
-        let tree = &self.attempt()?.it.tree;
-        if tree.unfinished {
-            return Ok(()); // this commit has done its share
-        }
-        let jobs = Jobs { all_frozen: tree.jobs.all_frozen(), all_moving: tree.jobs.all_moving() };
-        hierarchy::go_on(self, jobs)
     }
 
     /// Completes a pause when every job is frozen, and a resume when every job moves again.

@@ -3,10 +3,10 @@
 
 use crate::agent::INVALID_OUTPUT;
 use crate::run_tx::RunTx;
-use model::agent::{AgentKind, AgentStatus};
+use model::agent::AgentKind;
 use model::children::{ChildState, Children};
 use model::hierarchy::{self, Rows};
-use model::plan::{AGENTS_IN_ALL, AgentPlan, MAX_PLANNED_AGENTS, RunPlan};
+use model::plan::{AGENTS_IN_ALL, AgentPlan, RunPlan, Totals};
 use model::run::{LastError, Run, RunEvent, RunReason};
 use model::step::{StepStatus, ToolKind};
 use model::{AgentId, Failure, Refused, Trouble};
@@ -71,26 +71,17 @@ impl RunTx<'_> {
         attempt.tree.planner = None;
         Rows::set_attempt(self, attempt)?;
         let version = self.run.plan_version;
+        let mut run = self.run.clone();
+        run.planned = Totals::of(plans);
+        self.set_run(run);
         store::plan::insert_source(self.tx, self.run.id, version, source)?;
         let first = store::plan::next_sequence(self.tx, self.run.id)?;
         for (sequence, plan) in (first..).zip(plans) {
             store::plan::insert(self.tx, self.run.id, version, sequence, plan)?;
             self.add_agent(AgentKind::Planned, sequence, plan)?;
         }
-        self.supersede_older(version)?;
+        hierarchy::supersede_older(self)?;
         hierarchy::begin_agents(self)
-    }
-
-    /// Open agents of earlier versions end. Their number is bounded by what a run may have in all.
-    fn supersede_older(&mut self, version: i64) -> Result<(), Failure> {
-        let open = Rows::agents(self, hierarchy::Pick::Open, MAX_PLANNED_AGENTS)?;
-        for id in open {
-            let agent = Rows::agent(self, id)?;
-            if agent.plan_version < version && agent.status != AgentStatus::Completed {
-                hierarchy::supersede_agent(self, id)?;
-            }
-        }
-        Ok(())
     }
 }
 

@@ -79,12 +79,17 @@ impl RunTx<'_> {
         for pool in jobs.keys() {
             self.pool(*pool)?;
         }
+        if self.to_place.len() < 2 {
+            return Ok(()); // the one machine is locked when it is chosen
+        }
         let mut machines = BTreeSet::new();
-        for (pool, jobs) in jobs.into_iter().filter(|(_, jobs)| jobs.len() > 1) {
+        for (pool, jobs) in jobs {
             machines.extend(self.will_be_chosen(pool, &jobs)?);
         }
         for machine in machines {
-            self.instance(machine)?;
+            if self.may_lock(machine) {
+                self.instance(machine)?;
+            }
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use crate::view::{self, RunSnapshot};
 use crate::{Actor, Engine, EngineContext};
 use model::bug;
 use model::job_counters::JobPick;
-use model::plan::{AgentPlan, RunPlan};
+use model::plan::{AgentPlan, RunPlan, Totals};
 use model::run::{Run, RunEvent, RunStatus};
 use model::spec::{CallPart, MAX_ENV_BYTES, MAX_NODES, RunKind, RunSpec};
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp};
@@ -624,5 +624,9 @@ pub(crate) fn check_secrets(tx: &mut Tx, submission: &Submission) -> Result<(), 
 pub(crate) fn fresh(tx: &mut Tx, submission: &Submission) -> Run {
     let (id, at) = (RunId(tx.next_id()), tx.at());
     let name = submission.name.clone().unwrap_or_else(|| format!("run-{}", id.slug()));
-    Run::created(id, submission.org, name, submission.spec.terms(), at)
+    let run = Run::created(id, submission.org, name, submission.spec.terms(), at);
+    match submission.spec.kind {
+        RunKind::Agents => Run { planned: Totals::of(&submission.plans.agents), ..run },
+        _ => run,
+    }
 }

@@ -5,7 +5,7 @@ use crate::intents::launch_run;
 use crate::job::stop_reason;
 use crate::run_tx::RunTx;
 use model::allocation::{Allocation, AllocationConsequence, AllocationEvent, AllocationStatus};
-use model::hierarchy::{self, CHUNK, Rows};
+use model::hierarchy::{self, CHUNK, Jobs, Rows};
 use model::instance::{Instance, InstanceConsequence, InstanceEvent};
 use model::job::{JobConsequence, JobEvent, JobReason};
 use model::job_counters::JobPick;
@@ -78,6 +78,38 @@ impl RunTx<'_> {
         let pick = if abort { JobPick::ToAbort } else { JobPick::ToStop };
         self.ask_jobs(pick, &JobEvent::StopAsked { reason, abort })?;
         hierarchy::stop_agents(self)
+    }
+
+    /// What may follow in the run by itself: the next chunk of what ends, pauses or resumes, and agents that may begin. Called by the
+    /// holder of the run's item.
+    pub(crate) fn go_on(&mut self) -> Result<(), Failure> {
+        if !self.has_attempt() || self.run.status.is_end() {
+            return Ok(());
+        }
+        if self.attempt()?.it.tree.unfinished {
+            hierarchy::continue_endings(self)?;
+            self.continue_jobs()?;
+        }
+        if let Some(termination) = self.run.termination.clone().filter(|_| !self.run.status.is_end()) {
+            return self.stop_agents(termination.abort);
+        }
+        let tree = &self.attempt()?.it.tree;
+        if tree.unfinished {
+            return Ok(()); // this commit has done its share
+        }
+        let jobs = Jobs { all_frozen: tree.jobs.all_frozen(), all_moving: tree.jobs.all_moving() };
+        hierarchy::go_on(self, jobs)
+    }
+
+    /// Jobs that a commit had no room to hold or to release. In a paused run there are none: it is paused when all are frozen, and a
+    /// person or a ticket resumes it.
+    fn continue_jobs(&mut self) -> Result<(), Failure> {
+        match self.run.status {
+            _ if self.run.termination.is_some() => Ok(()),
+            RunStatus::Running if self.run.pause_asked.is_some() => self.hold_jobs(),
+            RunStatus::Running | RunStatus::Resuming => self.release_jobs(),
+            _ => Ok(()),
+        }
     }
 
     /// Asks as many jobs as one commit has room for.

@@ -13,19 +13,24 @@ use model::spec::RunKind;
 use model::step::{Step, StepWait, ToolKind};
 use model::task::{Task, TaskStatus};
 use model::{AgentId, Failure, Refused, StepId, TaskId, Timestamp, Trouble};
+use std::sync::Arc;
 use store::WorkKind;
 
 impl RunTx<'_> {
-    /// The plan of an agent. That of a plain task follows from the run itself: one task with one command.
-    pub(crate) fn plan_of(&mut self, agent: &Agent) -> Result<AgentPlan, Failure> {
+    /// The plan of an agent. That of a plain task follows from the run itself: one task with one command. The holder of an agent's item has
+    /// the agent's plan at hand: no commit of it reads a row whose size grows with the agent.
+    pub(crate) fn plan_of(&mut self, agent: &Agent) -> Result<Arc<AgentPlan>, Failure> {
         if agent.kind == AgentKind::Rank {
-            return Ok(self.single_command(agent.sequence));
+            return Ok(self.single_command(agent.sequence).into());
         }
         if self.run.spec.kind == RunKind::External {
-            return Ok(external_program());
+            return Ok(external_program().into());
+        }
+        if let Some(acting) = self.acting.as_ref().filter(|acting| acting.agent == agent.id) {
+            return Ok(acting.plan.clone());
         }
         let found = store::plan::find(self.tx, self.run.id, agent.plan_version, agent.sequence)?;
-        found.ok_or_else(|| Trouble::internal("an agent's plan is missing").into())
+        found.map(Arc::new).ok_or_else(|| Trouble::internal("an agent's plan is missing").into())
     }
 
     fn single_command(&self, rank: i64) -> AgentPlan {

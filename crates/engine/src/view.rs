@@ -7,7 +7,7 @@ use model::job::Job;
 use model::run::Run;
 use model::step::{Step, StepStatus, StepWait};
 use model::task::{Task, TaskStatus};
-use model::{AgentId, Failure, OrgId, QuestionId, Refused, RunId, StepId, TaskId};
+use model::{AgentId, Failure, JobId, OrgId, QuestionId, Refused, RunId, StepId, TaskId};
 use store::{Event, Tx};
 
 /// A job with the last sign of life of its machine.
@@ -18,12 +18,13 @@ pub use store::run::Which;
 pub use store::step::Below;
 use store::step::Data;
 
-/// How much of a tree is shown at once. The rest is in the pages of agents, tasks and steps.
+/// How much of a tree is shown at once. The rest is in the pages of agents, tasks, steps and jobs.
 pub const TREE_AGENTS: i64 = 1_000;
 pub const TREE_TASKS: i64 = 1_000;
 pub const TREE_STEPS: i64 = 2_000;
+pub const TREE_JOBS: i64 = 1_000;
 
-/// What is below a run's current attempt: the first agents, tasks and steps.
+/// What is below a run's current attempt: the first agents, tasks, steps and jobs.
 #[derive(Debug, Clone)]
 pub struct Tree {
     pub snapshot: RunSnapshot,
@@ -130,8 +131,9 @@ impl Engine {
                 let (tasks, more_tasks) = cut(tasks, TREE_TASKS);
                 let steps = store::step::page(tx, id, attempt, Below::Attempt, 0, TREE_STEPS + 1)?;
                 let (steps, more_steps) = cut(steps, TREE_STEPS);
-                let jobs = store::job::seen_of_run(tx, id)?;
-                Ok(Tree { agents, tasks, steps, jobs, cut: more_agents || more_tasks || more_steps, snapshot })
+                let (jobs, more_jobs) = cut(store::job::seen_page(tx, id, (attempt, 0), TREE_JOBS + 1)?, TREE_JOBS);
+                let cut = more_agents || more_tasks || more_steps || more_jobs;
+                Ok(Tree { agents, tasks, steps, jobs, cut, snapshot })
             })
             .await
     }
@@ -286,11 +288,16 @@ impl Engine {
             .await
     }
 
-    pub async fn seen_jobs(&self, org: OrgId, id: RunId) -> Result<Vec<SeenJob>, Failure> {
+    /// Jobs of all attempts after the one with this number, or from the first one on after 0.
+    pub async fn seen_jobs(&self, org: OrgId, id: RunId, after: i64, limit: i64) -> Result<Vec<SeenJob>, Failure> {
         self.store
             .read("run.seen_jobs", move |tx| {
                 owned(tx, org, id)?;
-                store::job::seen_of_run(tx, id)
+                let last = store::job::find(tx, JobId(after))?.filter(|job| job.run == id);
+                if after > 0 && last.is_none() {
+                    return Err(Refused::invalid("cursor", "no page of this run's jobs ended there").into());
+                }
+                store::job::seen_page(tx, id, last.map_or((0, 0), |job| (job.attempt, after)), limit)
             })
             .await
     }

@@ -109,7 +109,7 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
         }
         (RunStatus::Paused, ..) => {
             let since = show_duration(at.since(run.since));
-            why.summary = format!("it is paused for {since}: nothing of it moves until somebody resumes it");
+            why.summary = format!("it is paused for {since}: nothing of it goes on until it is resumed");
             why.next.push(format!("let it go on: repl resume {}", run.id));
             why.next.push(format!("give up: repl cancel {}", run.id));
         }
@@ -153,7 +153,7 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
     if let Some(item) = store::work::find(tx, store::WorkKind::Run, run.id.0)?
         && item.due.is_some_and(|due| at.since(due) > 60_000)
     {
-        why.facts.push("nobody has looked after it for a minute: no worker may be alive".into());
+        why.facts.push("no worker has worked on it for a minute: perhaps none is alive".into());
         why.next.push("look at the control plane: repl control status".into());
     }
     Ok(why)

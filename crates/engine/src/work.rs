@@ -4,8 +4,13 @@
 use crate::config::WorkerLimits;
 use crate::{Engine, idle_runs};
 use model::run::RunEvent;
-use model::{Failure, InstanceId, Refused, RunId, Timestamp, WorkflowId};
+use model::{Failure, InstanceId, Refused, RunId, Timestamp, Trouble, WorkflowId};
+use std::any::Any;
+use std::future::poll_fn;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::{Pin, pin};
 use std::sync::PoisonError;
+use std::task::{Context, Poll};
 use store::work::InHand;
 use store::{Item, Lane, WorkClass, WorkKind, Worker};
 
@@ -98,15 +103,16 @@ impl Engine {
         self.store.read("work.count_due", store::work::count_due).await
     }
 
-    /// Works on one claimed item. If that fails, the item is tried again after a second; other items are not affected.
+    /// Works on one claimed item. If that fails or panics, the item is tried again after a second; other items are not affected.
     pub async fn work_on(&self, item: Item) {
-        let result = if item.dead { self.give_up(item).await } else { self.look_at(item).await };
+        let work = async { if item.dead { self.give_up(item).await } else { self.look_at(item).await } };
+        let result = caught(pin!(work)).await;
         match result {
             Ok(()) => {}
             Err(Failure::Refused(Refused::Fenced { what })) => {
-                tracing::info!(what, "somebody else has taken it over");
+                tracing::info!(what, "another worker has taken the item over");
                 if let Err(failure) = self.look_after(item).await {
-                    tracing::warn!(kind = item.kind.as_str(), subject = item.subject, %failure, "nobody was told to look at its machine");
+                    tracing::warn!(kind = item.kind.as_str(), subject = item.subject, %failure, "the item of its machine could not be made due");
                 }
             }
             Err(failure) => {
@@ -246,6 +252,16 @@ impl Engine {
             })
             .await
     }
+}
+
+/// A panic is trouble of this item alone. The process lives on, and so does its lease: without this no worker could take the item.
+async fn caught(mut work: Pin<&mut impl Future<Output = Result<(), Failure>>>) -> Result<(), Failure> {
+    let mut poll = |context: &mut Context<'_>| catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(context)));
+    poll_fn(|context| poll(context).unwrap_or_else(|panic| Poll::Ready(Err(panicked(&*panic))))).await
+}
+
+fn panicked(panic: &(dyn Any + Send)) -> Failure {
+    Trouble::internal(format!("the work panicked: {}", store::panic_text(panic))).into()
 }
 
 fn machine_of(tx: &mut store::Tx, id: WorkflowId) -> Result<Option<InstanceId>, Failure> {

@@ -65,6 +65,27 @@ pub struct AgentPlan {
     pub tasks: Vec<TaskPlan>,
 }
 
+/// How much a plan has. A task with a `for_each` counts once: how many items it has is known when it may begin.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Totals {
+    pub agents: i64,
+    pub tasks: i64,
+    pub steps: i64,
+}
+
+impl Totals {
+    pub fn of(agents: &[AgentPlan]) -> Totals {
+        let tasks = || agents.iter().flat_map(|agent| &agent.tasks);
+        let steps = tasks().map(|task| task.steps.len() as i64).sum();
+        Totals { agents: agents.len() as i64, tasks: tasks().count() as i64, steps }
+    }
+
+    /// So many agents of one task with one step.
+    pub fn single(agents: i64) -> Totals {
+        Totals { agents, tasks: agents, steps: agents }
+    }
+}
+
 /// What an agent asks of its machine.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MachinePlan {

@@ -4,7 +4,7 @@ use crate::run::LastError;
 use crate::spec::FailureMode;
 use crate::time::MINUTE;
 use crate::{Credits, Effect, Refused, RunId, Timestamp, string_enum};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 string_enum! {
     /// What an error is, whatever it was called where it happened (R43).
@@ -83,8 +83,20 @@ pub struct EscalationLimits {
     pub max_errors: i64,
     /// The rate counts from so many samples on …
     pub min_samples: i64,
-    /// … and must not be above this, in thousandths.
+    /// … and must not be above this, in thousandths. Settings give it as a number up to 1.
+    #[serde(rename = "max_error_rate", serialize_with = "write_rate", deserialize_with = "read_rate")]
     pub max_error_rate_thousandths: i64,
+}
+
+const MAX_ERROR_RATE: &str = "max_error_rate";
+
+fn write_rate<S: Serializer>(thousandths: &i64, to: S) -> Result<S::Ok, S::Error> {
+    to.serialize_f64(*thousandths as f64 / 1_000.0)
+}
+
+/// What is too large or too small is refused by [`EscalationLimits::check`].
+fn read_rate<'de, D: Deserializer<'de>>(from: D) -> Result<i64, D::Error> {
+    f64::deserialize(from).map(|rate| (rate * 1_000.0).round() as i64)
 }
 
 impl Default for EscalationLimits {
@@ -99,12 +111,12 @@ impl EscalationLimits {
             ("window_ms", self.window_ms, i64::MAX),
             ("max_errors", self.max_errors, i64::MAX),
             ("min_samples", self.min_samples, i64::MAX),
-            ("max_error_rate_thousandths", self.max_error_rate_thousandths, 1_000),
+            (MAX_ERROR_RATE, self.max_error_rate_thousandths, 1_000),
         ];
         match bounds.into_iter().find(|(_, value, most)| *value <= 0 || value > most) {
             None => Ok(()),
-            Some((name, ..)) if name.ends_with("thousandths") => {
-                Err(Refused::invalid(format!("escalation.{name}"), "must be from 1 to 1000"))
+            Some((name, ..)) if name == MAX_ERROR_RATE => {
+                Err(Refused::invalid(format!("escalation.{name}"), "must be from 0.001 to 1"))
             }
             Some((name, ..)) => Err(Refused::invalid(format!("escalation.{name}"), "must be positive")),
         }
@@ -180,10 +192,8 @@ impl Rule {
             Rule::MayHaveHappened => {
                 "a step that is not idempotent is tried again only if it surely had no effect, and this one may have had one"
             }
-            Rule::OutcomeUnknown => {
-                "nobody knows whether it had its effect, and it is not idempotent: a person decides"
-            }
-            Rule::Verifiable => "nobody knows whether it had its effect, and its `verify` can tell",
+            Rule::OutcomeUnknown => "whether it had its effect is unknown, and it is not idempotent: a person decides",
+            Rule::Verifiable => "whether it had its effect is unknown, and its `verify` can tell",
             Rule::NotIdempotent => "an error of unknown kind is tried again only if the step is idempotent",
             Rule::RepromptsUsed => "an output that is still invalid after two more tries stays so",
             Rule::TriesUsed => "all its tries are used",
@@ -455,6 +465,14 @@ mod tests {
             EscalationLimits { max_error_rate_thousandths: 1_001, ..limits },
         ];
         assert!(bad.iter().all(|limits| limits.check().is_err()));
+        let read = |rate: &str| serde_json::from_str::<EscalationLimits>(&format!("{{\"max_error_rate\": {rate}}}"));
+        assert_eq!(read("0.25").unwrap().max_error_rate_thousandths, 250);
+        assert_eq!(serde_json::to_value(limits).unwrap()["max_error_rate"], 0.5);
+        for rate in ["0", "-0.1", "1.1", "0.0001", "1e300"] {
+            let refused = read(rate).unwrap().check().unwrap_err().to_string();
+            assert!(refused.contains("escalation.max_error_rate"), "{rate}: {refused}");
+        }
+        assert!(read("\"half\"").is_err());
     }
 
     #[test]

@@ -27,7 +27,7 @@ pub enum Refused {
     InvalidPlan { problems: Vec<BadPlan> },
     #[error("{why}")]
     Conflict { why: String },
-    #[error("somebody else changed {what} meanwhile")]
+    #[error("another request or worker changed {what} meanwhile")]
     Stale { what: &'static str },
     #[error("another holder has taken over {what}")]
     Fenced { what: String },

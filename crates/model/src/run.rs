@@ -2,8 +2,9 @@
 //! finaliser (`settlement` in the engine) ends the run.
 
 use crate::bug;
+use crate::plan::Totals;
 use crate::recovery;
-use crate::spec::{OnLostControl, RunTerms};
+use crate::spec::{OnLostControl, RunKind, RunTerms};
 use crate::time::show_duration;
 use crate::{Limits, OrgId, Outcome, Refused, RunId, Timestamp, moved, string_enum, unchanged};
 use serde::{Deserialize, Serialize};
@@ -116,9 +117,13 @@ pub struct Run {
     /// A planner works on the next plan version: nothing else begins.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub replanning: bool,
+    /// Rows of the present attempt, those of planners and of earlier plan versions included.
     pub agent_count: i64,
     pub task_count: i64,
     pub step_count: i64,
+    /// What the present plan version has, whether it has rows yet or not. Nothing while a planner makes the first one.
+    #[serde(default)]
+    pub planned: Totals,
     pub created_at: Timestamp,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub queued_at: Option<Timestamp>,
@@ -178,6 +183,7 @@ impl Run {
             org,
             name,
             max_attempts: spec.max_attempts(),
+            planned: if spec.kind == RunKind::Agents { Totals::default() } else { Totals::single(spec.nodes) },
             spec,
             status: RunStatus::Created,
             phase: None,

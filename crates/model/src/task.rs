@@ -71,6 +71,9 @@ pub struct Task {
     pub waits_for: i64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependents: Vec<i64>,
+    /// How many of its dependents were told that it has ended.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub released: usize,
     /// Its steps by state, those without a row included.
     pub steps: Children,
     /// Steps that have a row.
@@ -78,7 +81,7 @@ pub struct Task {
     /// Set when it must end and something below it is still in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<Ending>,
-    /// A commit had no room to cancel all of its open steps: the run's work item goes on with them.
+    /// A commit had no room to cancel all of its open steps, or to tell all of its dependents: the run's work item goes on with them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
     /// Active time of its agent when its present try began.
@@ -118,6 +121,7 @@ impl Task {
             due_at: None,
             waits_for: 0,
             dependents: Vec::new(),
+            released: 0,
             steps: Children::planned(plan.steps.len() as i64),
             step_count: 0,
             ending: None,
@@ -129,6 +133,10 @@ impl Task {
             ended_at: None,
         }
     }
+}
+
+fn is_zero(count: &usize) -> bool {
+    *count == 0
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -155,7 +163,6 @@ pub enum TaskEvent {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TaskConsequence {
-    ChildEnded { ended: TaskStatus },
     WakeAt { at: Timestamp },
 }
 
@@ -211,7 +218,7 @@ fn end(mut next: Task, to: TaskStatus, at: Timestamp, error: Option<LastError>) 
     if error.is_some() {
         next.last_error = error;
     }
-    moved(next, [C::ChildEnded { ended: to }])
+    moved(next, [])
 }
 
 pub fn name(event: &TaskEvent) -> &'static str {

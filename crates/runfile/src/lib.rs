@@ -598,6 +598,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_its_fix() {
+        let below = "write it below `resources:`, like `resources: {cpu: 2, memory: 4GB}`";
         let table = [
             ("type: task\ncomands: [x]", "unknown field `comands`", "did you mean `commands`?"),
             ("type: task\nresources: {memroy: 1GB}", "unknown field `resources.memroy`", "did you mean `memory`?"),
@@ -612,16 +613,8 @@ mod tests {
             ),
             ("type: task\nresources: {gpo: 1}", "unknown field `resources.gpo`", "did you mean `gpu`?"),
             ("- x", "a run file is a list of `field: value`", "begin with `type: task`"),
-            (
-                "type: task\nmemory: 4GB",
-                "unknown field `memory`",
-                "write it below `resources:`, like `resources: {cpu: 2, memory: 4GB}`",
-            ),
-            (
-                "type: task\ncpu: 2",
-                "unknown field `cpu`",
-                "write it below `resources:`, like `resources: {cpu: 2, memory: 4GB}`",
-            ),
+            ("type: task\nmemory: 4GB", "unknown field `memory`", below),
+            ("type: task\ncpu: 2", "unknown field `cpu`", below),
             (
                 "type: task\nmax_attempts: 2",
                 "unknown field `max_attempts`",

@@ -2,7 +2,7 @@
 
 use engine::EngineContext;
 use engine::run::{Plans, Submission};
-use model::plan::{AgentPlan, PlannerPlan, RunPlan, StepPlan, TaskPlan};
+use model::plan::{AgentPlan, PlannerPlan, RunPlan, StepPlan, TaskPlan, Totals};
 use model::refused::BadPlan;
 use model::spec::{Command, OnLostControl, PlanRules, Priority, Retry, RetryEvent, RunKind, RunSpec};
 use model::step::ToolKind;
@@ -204,13 +204,12 @@ fn planning_agent(planner: &PlannerPlan, compiled: &Compiled) -> AgentPlan {
 }
 
 pub(crate) fn dry_run(asked: &Asked, available: Credits) -> AgentsPlan {
-    let agents = &asked.submission.plans.agents;
-    let tasks = || agents.iter().flat_map(|agent| &agent.tasks);
+    let planned = Totals::of(&asked.submission.plans.agents);
     AgentsPlan {
         dry_run: true,
-        planned_agents: agents.len() as i64,
-        planned_tasks: tasks().count() as i64,
-        planned_steps: tasks().map(|task| task.steps.len() as i64).sum(),
+        planned_agents: planned.agents,
+        planned_tasks: planned.tasks,
+        planned_steps: planned.steps,
         estimate: asked.estimate.to_string(),
         estimate_micro: asked.estimate.micro(),
         credits_available: available.to_string(),

@@ -21,7 +21,7 @@ pub(crate) async fn healthz(State(state): State<Shared>, trusted: Trusted) -> Js
 pub(crate) async fn readyz(State(state): State<Shared>, trusted: Trusted) -> (StatusCode, Json<Health>) {
     let detail = match state.engine.open_runs().await {
         Err(failure) => Some(failure.to_string()),
-        Ok(_) if !state.engine.store.writable() => Some("the disk is full: reads go on, writes are refused".into()),
+        Ok(_) if !state.engine.writable() => Some("the disk is full: reads go on, writes are refused".into()),
         Ok(_) if *state.closing.borrow() => Some("closing".into()),
         Ok(_) => None,
     };
@@ -69,7 +69,7 @@ pub(crate) async fn stop(State(state): State<Shared>, admin: Admin, asked: Asked
     if let Some(answer) = state.engine.answered_before(key.clone()).await? {
         return answered(answer);
     }
-    let mut hints = state.engine.store.hints();
+    let mut hints = state.engine.hints();
     let cancelled_runs = if asked.value.all { state.engine.cancel_everything(&admin.0.described()).await? } else { 0 };
     let closed = tokio::time::timeout(CLOSES_WITHIN, async {
         loop {

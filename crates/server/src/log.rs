@@ -74,13 +74,14 @@ pub(crate) async fn logs(
         since_ms: wanted.since_ms.unwrap_or(i64::MIN),
         follow: wanted.follow.unwrap_or(true),
     };
-    let (seen, jobs) = state.engine.jobs(org, run).await?;
+    let seen = state.engine.run(org, run).await?;
     if let Some(called) = &seen.call {
         return crate::call_log::logs(&state, (&seen, called), filter, wanted.tail, &headers).await;
     }
     if seen.spec.kind == RunKind::Agents {
         return crate::run_log::logs(&state, &seen, filter, wanted.tail, &headers).await;
     }
+    let (seen, jobs) = state.engine.jobs(org, run).await?;
     if let Some(step) = filter.step {
         let of = jobs.iter().rfind(|job| job.step.is_some_and(|of| of.id == step));
         filter.job = Some(of.ok_or_else(|| Refused::not_found("step", step))?.id);

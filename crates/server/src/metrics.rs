@@ -14,7 +14,7 @@ pub(crate) async fn metrics(State(state): State<Shared>, _: Admin) -> HandlerRes
     let mut text = String::new();
     let due = state.engine.count_due().await?.max(0) as u64;
     family(&mut text, "gauge", "remuda_work_due", "Work items that are due and not finished.", [(String::new(), due)]);
-    store(&mut text, &state.engine.store.counts());
+    store(&mut text, &state.engine.counts());
     let requests = state.requests.load(Ordering::Relaxed).max(0) as u64;
     family(&mut text, "counter", "remuda_requests_total", "Requests answered.", [(String::new(), requests)]);
     let failures = state.failures.load(Ordering::Relaxed).max(0) as u64;

@@ -116,7 +116,7 @@ impl Pages {
             failures: Default::default(),
             live: Default::default(),
             tickets: Default::default(),
-            label: blake3::hash(engine::store::session::new_secret().as_bytes()).to_hex()[..LABEL_CHARS].to_owned(),
+            label: blake3::hash(engine::new_secret().as_bytes()).to_hex()[..LABEL_CHARS].to_owned(),
             layouts: Default::default(),
             searches: Default::default(),
             windows: Default::default(),

@@ -268,8 +268,9 @@ async fn numbered(State(state): State<Shared>, mut request: Request, next: Next)
         Ok(()) => AssertUnwindSafe(next.run(bounded(request))).catch_unwind().await,
         Err(problem) => Ok(problem.into_response()),
     };
-    let mut response =
-        answered.unwrap_or_else(|panic| Problem::internal(format!("panicked: {}", said(&*panic))).into_response());
+    let mut response = answered.unwrap_or_else(|panic| {
+        Problem::internal(format!("panicked: {}", engine::panic_text(&*panic))).into_response()
+    });
     if response.status() == StatusCode::INTERNAL_SERVER_ERROR {
         state.failures.fetch_add(1, Ordering::Relaxed);
     }
@@ -296,11 +297,6 @@ fn bounded(request: Request) -> Request {
     } else {
         request.map(|body| input::steady(body, input::PIECE_WITHIN))
     }
-}
-
-fn said(panic: &(dyn std::any::Any + Send)) -> &str {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 fn is_problem(response: &Response) -> bool {

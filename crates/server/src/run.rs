@@ -19,7 +19,7 @@ use model::{Failure, OrgId, Refused, RunId, SnapshotId, Timestamp};
 use serde::Deserialize;
 use std::sync::Arc;
 use std::time::Duration;
-use wire::api::{ActionBody, Page, RunView, Submit};
+use wire::api::{ActionBody, JobView, Page, RunView, Submit};
 
 /// Most runs are shown in so much: the answer is made while other submissions wait for the database.
 const SHOWN_BYTES: usize = 2048;
@@ -244,9 +244,10 @@ pub(crate) async fn jobs(
     reader: Reader,
     Path(run): Path<String>,
     Query(paging): Query<Paging>,
-) -> HandlerResult {
-    let jobs = state.engine.seen_jobs(reader.org(), id("run", &run)?).await?;
-    part(jobs.iter().map(view::job).collect(), &paging)
+) -> HandlerResult<Json<Page<JobView>>> {
+    let limit = paging.limit()?;
+    let jobs = state.engine.seen_jobs(reader.org(), id("run", &run)?, paging.after()?, limit).await?;
+    Ok(page(jobs, limit, |seen| seen.job.id.0, view::job))
 }
 
 pub(crate) async fn start(

@@ -185,7 +185,7 @@ pub(crate) async fn blobs(
         return Err(Refused::TooLarge { what: "the list of hashes", limit: "1,000".into() }.into());
     }
     let (engine, org) = (state.engine.clone(), machine.0.org);
-    let packed = engine::store::blob::blocking(move || {
+    let packed = engine::blocking(move || {
         let mut packed = Vec::new();
         for hash in &hashes {
             let Ok(blob) = engine.open_blob(org, hash) else { continue };

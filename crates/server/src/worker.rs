@@ -70,7 +70,7 @@ struct Class {
 
 impl Class {
     async fn work(&self, mut closing: watch::Receiver<bool>) {
-        let mut hints = self.engine.store.hints();
+        let mut hints = self.engine.hints();
         // Items of a dead worker have no due time until a claim frees them: a claim is made at least this often.
         let mut claim_by = tokio::time::Instant::now();
         let longest = LONGEST_SLEEP.min(beat_every(&self.engine));
@@ -146,7 +146,7 @@ async fn woken(hints: &mut broadcast::Receiver<Hint>, due: Option<Timestamp>) {
 }
 
 fn beat_every(engine: &Engine) -> Duration {
-    Duration::from_millis(engine::store::worker::beat_every_ms(engine.context.config.timings.lease_ms) as u64)
+    Duration::from_millis(engine.beat_every_ms() as u64)
 }
 
 async fn beat(engine: Engine, worker: Worker, mut closing: watch::Receiver<bool>) {

@@ -99,9 +99,9 @@ pub struct JobWithLastSeen {
     pub last_seen_at: Option<Timestamp>,
 }
 
-/// `of_run` for the API, by one statement.
-pub fn seen_of_run(tx: &mut Tx, run: RunId) -> Result<Vec<JobWithLastSeen>, Failure> {
-    let rows = tx.rows(&SEEN_OF_RUN, &args![run])?;
+/// Jobs of a run after this attempt and id, in the order of `of_run`.
+pub fn seen_page(tx: &mut Tx, run: RunId, after: (i64, i64), limit: i64) -> Result<Vec<JobWithLastSeen>, Failure> {
+    let rows = tx.rows(&SEEN_PAGE, &args![run, after.0, after.1, limit])?;
     rows.iter().map(|row| Ok(JobWithLastSeen { job: doc::read_once(row, 0)?, last_seen_at: row.opt_at(1)? })).collect()
 }
 
@@ -168,7 +168,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &TO_RELEASE,
     &ENDED_ON_OPEN_MACHINES,
     &OF_RUN,
-    &SEEN_OF_RUN,
+    &SEEN_PAGE,
     &ON_INSTANCE,
     &HEAD,
     &WAITING,
@@ -208,9 +208,9 @@ const ENDED_ON_OPEN_MACHINES: Sql = Sql::new(
       WHERE j.run_id = $1 AND j.open = 0 AND i.open = 1 ORDER BY j.attempt, j.id",
 );
 const OF_RUN: Sql = Sql::new("SELECT doc FROM jobs WHERE run_id = $1 ORDER BY attempt, id");
-const SEEN_OF_RUN: Sql = Sql::new(
+const SEEN_PAGE: Sql = Sql::new(
     "SELECT j.doc, i.last_seen_at FROM jobs j LEFT JOIN instances i ON i.id = j.instance_id
-      WHERE j.run_id = $1 ORDER BY j.attempt, j.id",
+      WHERE j.run_id = $1 AND (j.attempt, j.id) > ($2, $3) ORDER BY j.attempt, j.id LIMIT $4",
 );
 const ON_INSTANCE: Sql = Sql::new("SELECT doc FROM jobs WHERE instance_id = $1 AND open = 1");
 const WAITING: Sql = Sql::new(

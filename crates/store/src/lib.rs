@@ -90,7 +90,7 @@ pub use ledger::{Entry, EntryKind};
 pub use log::Logs;
 pub use log_file::{Frame, LogStream, Placed};
 use queue::Access;
-pub use queue::{Lane, Turn};
+pub use queue::{Lane, Turn, panic_text};
 pub use recorder::{Recorded, Recorder};
 pub use sql::{Lock, Rank, Sql};
 pub use tally::Counts;

@@ -3,6 +3,7 @@
 
 use crate::tx::Tx;
 use model::{Failure, RunId, Trouble, TroubleKind};
+use std::any::Any;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Condvar, Mutex};
@@ -75,14 +76,13 @@ pub(crate) fn run_caught(job: &mut dyn Job, tx: &mut Tx) -> Result<(), Failure> 
         job.run(tx)?;
         tx.flush()
     }))
-    .unwrap_or_else(|panic| {
-        let text = panic
-            .downcast_ref::<String>()
-            .map(String::as_str)
-            .or(panic.downcast_ref::<&str>().copied())
-            .unwrap_or("no message");
-        Err(Trouble::internal(format!("{name} panicked: {text}")).into())
-    })
+    .unwrap_or_else(|panic| Err(Trouble::internal(format!("{name} panicked: {}", panic_text(&*panic))).into()))
+}
+
+/// What a panic said.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("no message")
 }
 
 pub(crate) struct Closure<T, F> {

@@ -12,6 +12,7 @@ use model::recovery::ErrorClass;
 use model::run::{Run, RunReason, RunStatus};
 use model::spec::{FailureMode, PlanRules, RunSpec};
 use model::step::ToolKind;
+use model::task::TaskStatus;
 use model::time::HOUR;
 use model::{Credits, Effect, OrgId, RunId};
 use serde_json::json;
@@ -28,6 +29,8 @@ const TASKS: usize = 20;
 const STEPS: usize = 5;
 /// Rows of agents, tasks and steps that one commit may change, besides those above them.
 const CHUNK: usize = 200;
+/// Rows above those: the step, the task and the agent from whose end the others follow, and the planner.
+const ABOVE: usize = 5;
 
 struct Never;
 
@@ -57,13 +60,17 @@ impl ControlPlane {
         let options = Options {
             recorder: Some(recording.clone().recorder()),
             lease_ms: HOUR,
-            ..Options::new(Database::File(folder.path().join("house.db")))
+            ..Options::new(Database::File(folder.path().join("plane.db")))
         };
         let called = Arc::new(Notify::new());
         let waits = called.clone();
         let tool = Arc::new(FakeTool::new(Box::new(move |call, _| {
             if call.input["fails"] == true {
                 return Fate::fail(ErrorClass::Permanent, Effect::Done);
+            }
+            if call.input["plans"] == true {
+                let step = json!({ "http": { "url": "https://works.example/" } });
+                return Fate::answer(json!({ "agents": [{ "name": "one", "tasks": [{ "steps": [step] }] }] }));
             }
             if call.input["waits"] != true {
                 return Fate::answer(json!({}));
@@ -185,7 +192,7 @@ impl ControlPlane {
     /// What the end of a step costs, with which the next step of its task begins: the least of several, because now and then a commit
     /// finds a page full and splits it.
     async fn cost_of_an_end(&mut self, of: &str) -> Cost {
-        let (from, to) = (self.path("house.db"), self.path(of));
+        let (from, to) = (self.path("plane.db"), self.path(of));
         bare::copy(&from, &to).unwrap();
         let mut costs = Vec::new();
         for _ in 1..STEPS {
@@ -193,13 +200,41 @@ impl ControlPlane {
             assert_eq!(commits.len(), 1, "the end of a step and the beginning of the next are one commit");
             costs.push(Plain::open(&to).unwrap().cost(&commits[0]).unwrap());
         }
-        let least = |of: fn(&Cost) -> i64| costs.iter().map(of).min().unwrap_or_default();
-        Cost {
-            vm_steps: least(|cost| cost.vm_steps),
-            bytes_read: least(|cost| cost.bytes_read),
-            bytes_written: least(|cost| cost.bytes_written),
-        }
+        least(&costs)
     }
+
+    /// What the end of a task costs, with which the next task of its agent begins.
+    async fn cost_of_a_begin(&mut self, of: &str) -> Cost {
+        let (from, to) = (self.path("plane.db"), self.path(of));
+        bare::copy(&from, &to).unwrap();
+        let mut costs = Vec::new();
+        for _ in 1..STEPS {
+            let commits = self.answer(of).await;
+            let each = commits.iter().map(|said| Plain::open(&to).unwrap().cost(said).unwrap());
+            costs.push(each.fold(Cost::default(), |sum, cost| Cost {
+                vm_steps: sum.vm_steps + cost.vm_steps,
+                bytes_read: sum.bytes_read + cost.bytes_read,
+                bytes_written: sum.bytes_written + cost.bytes_written,
+            }));
+        }
+        least(&costs)
+    }
+}
+
+fn least(costs: &[Cost]) -> Cost {
+    let least = |of: fn(&Cost) -> i64| costs.iter().map(of).min().unwrap_or_default();
+    Cost {
+        vm_steps: least(|cost| cost.vm_steps),
+        bytes_read: least(|cost| cost.bytes_read),
+        bytes_written: least(|cost| cost.bytes_written),
+    }
+}
+
+/// How many rows of agents, tasks and steps each commit has changed.
+fn changes(commits: &[Said]) -> Vec<usize> {
+    let changed = |text: &str| ["UPDATE agents", "UPDATE tasks", "UPDATE steps"].iter().any(|it| text.starts_with(it));
+    let of = |said: &Said| said.statements.iter().filter(|statement| changed(&statement.text)).count();
+    commits.iter().map(of).collect()
 }
 
 fn steps(count: usize, of: &str, waits: bool) -> Vec<StepPlan> {
@@ -233,24 +268,24 @@ fn is_alike(small: i64, large: i64) -> bool {
 fn the_end_of_a_step_costs_the_same_in_a_run_of_ten_steps_and_of_a_hundred_thousand() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut house = ControlPlane::open().await;
+        let mut plane = ControlPlane::open().await;
         let mut agents: Vec<AgentPlan> = (1..AGENTS).map(|n| fast_agent(n, false)).collect();
         agents.push(slow_agent(TASKS, "large"));
-        let large = house.submit(agents, 1).await;
-        house.work_until_waiting(1).await;
+        let large = plane.submit(agents, 1).await;
+        plane.work_until_waiting(1).await;
         // Its rows lie beside those of the large run's last agent, so that both are in pages as full and as deep.
-        let small = house.submit(vec![slow_agent(2, "small")], 1).await;
-        house.work_until_waiting(2).await;
-        let made = house.run(large).await;
+        let small = plane.submit(vec![slow_agent(2, "small")], 1).await;
+        plane.work_until_waiting(2).await;
+        let made = plane.run(large).await;
         assert_eq!((made.agent_count, made.task_count), (AGENTS as i64, (AGENTS * TASKS) as i64));
         assert_eq!(
             made.step_count,
             ((AGENTS - 1) * TASKS * STEPS + STEPS) as i64,
             "the last agent is in its first task"
         );
-        assert_eq!(house.run(small).await.step_count, 5);
+        assert_eq!(plane.run(small).await.step_count, 5);
 
-        let (short, long) = (house.cost_of_an_end("small").await, house.cost_of_an_end("large").await);
+        let (short, long) = (plane.cost_of_an_end("small").await, plane.cost_of_an_end("large").await);
         let alike = [
             is_alike(short.vm_steps, long.vm_steps),
             is_alike(short.bytes_read, long.bytes_read),
@@ -266,8 +301,8 @@ fn the_end_of_a_step_costs_the_same_in_a_run_of_ten_steps_and_of_a_hundred_thous
 fn what_is_read_of_a_run_does_not_grow_with_it() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut house = ControlPlane::open().await;
-        let (few, many) = (reads(&mut house, 1).await, reads(&mut house, 3).await);
+        let mut plane = ControlPlane::open().await;
+        let (few, many) = (reads(&mut plane, 1).await, reads(&mut plane, 3).await);
         assert_eq!(few.len(), 3);
         for ((name, few), (_, many)) in few.iter().zip(&many) {
             assert!(few.vm_steps > 0 && is_alike(few.vm_steps, many.vm_steps), "{name}: {few:?}, {many:?}");
@@ -275,7 +310,7 @@ fn what_is_read_of_a_run_does_not_grow_with_it() {
     });
 }
 
-async fn reads(house: &mut ControlPlane, times: usize) -> Vec<(&'static str, Cost)> {
+async fn reads(plane: &mut ControlPlane, times: usize) -> Vec<(&'static str, Cost)> {
     let wide = |n: usize| {
         let tasks = (0..TASKS).map(|n| TaskPlan::new(&format!("task-{n}"), steps(STEPS, "", false)));
         AgentPlan { parallel: TASKS as i64, ..AgentPlan::new(&format!("agent-{n}"), tasks.collect()) }
@@ -284,14 +319,14 @@ async fn reads(house: &mut ControlPlane, times: usize) -> Vec<(&'static str, Cos
     let agents = std::iter::once(first).chain((0..60 * times).map(wide)).collect();
     let output = Some(json!("${{ agents.first.tasks.t.steps.s.output }}"));
     let plans = Plans { agents, shared: RunPlan { output, ..RunPlan::default() }, ..Plans::default() };
-    let run = house.submit_plans(plans, PlanRules::default(), FailureMode::FailFast).await;
-    let ended = house.work_until_ended(run).await;
+    let run = plane.submit_plans(plans, PlanRules::default(), FailureMode::FailFast).await;
+    let ended = plane.work_until_ended(run).await;
     assert_eq!(ended.status, RunStatus::Completed);
-    house.recording.take();
-    let values = house.engine.run_values(house.org, run).await.unwrap();
+    plane.recording.take();
+    let values = plane.engine.run_values(plane.org, run).await.unwrap();
     assert_eq!((values.output, values.output_error), (Some(json!({})), None));
-    house.engine.step_logs_are_kept(&ended).await.unwrap();
-    let mut said = house.recording.take();
+    plane.engine.step_logs_are_kept(&ended).await.unwrap();
+    let mut said = plane.recording.take();
     // An agent of which much has finished fails in its last task, and a planner is asked.
     let mut tasks: Vec<TaskPlan> =
         (0..60 * times).map(|n| TaskPlan::new(&format!("task-{n}"), steps(STEPS, "", false))).collect();
@@ -302,12 +337,12 @@ async fn reads(house: &mut ControlPlane, times: usize) -> Vec<(&'static str, Cos
     let agents = vec![AgentPlan::new("long", tasks)];
     let plans = Plans { agents, shared, planner: Some(planner), ..Plans::default() };
     let rules = PlanRules { replans: 1, ..PlanRules::default() };
-    let run = house.submit_plans(plans, rules, FailureMode::Continue).await;
-    let ended = house.work_until_ended(run).await;
+    let run = plane.submit_plans(plans, rules, FailureMode::Continue).await;
+    let ended = plane.work_until_ended(run).await;
     assert_eq!(ended.termination.unwrap().reason, RunReason::PlannerFailed, "its plan is none");
-    let planned = house.recording.take().into_iter().filter(|said| said.name == "agent.plan");
+    let planned = plane.recording.take().into_iter().filter(|said| said.name == "agent.plan");
     said.extend(planned.max_by_key(|said| said.statements.len()));
-    let (from, to) = (house.path("house.db"), house.path(&format!("read-{times}.db")));
+    let (from, to) = (plane.path("plane.db"), plane.path(&format!("read-{times}.db")));
     bare::copy(&from, &to).unwrap();
     let mut plain = Plain::open(&to).unwrap();
     let meant = said.into_iter().filter(|said| ["run.values", "log.steps", "agent.plan"].contains(&said.name));
@@ -323,36 +358,113 @@ fn a_cancel_of_a_thousand_agents_changes_few_rows_a_commit_and_other_runs_are_se
 
 async fn cancelled() {
     const AT_ONCE: usize = 10;
-    let mut house = ControlPlane::open().await;
+    let mut plane = ControlPlane::open().await;
     let agents = (0..AGENTS).map(|n| fast_agent(n, true)).collect();
-    let run = house.submit(agents, AT_ONCE as i64).await;
-    house.work_until_waiting(AT_ONCE * TASKS * STEPS).await;
-    house.recording.take();
+    let run = plane.submit(agents, AT_ONCE as i64).await;
+    plane.work_until_waiting(AT_ONCE * TASKS * STEPS).await;
+    plane.recording.take();
     let render: Render = Arc::new(|_| Vec::new());
-    house.engine.act_on(house.org, run, Action::Cancel { abort: false }, None, render).await.unwrap();
-    let other = house.submit(vec![AgentPlan::new("other", vec![TaskPlan::new("main", steps(1, "", false))])], 1).await;
+    plane.engine.act_on(plane.org, run, Action::Cancel { abort: false }, None, render).await.unwrap();
+    let other = plane.submit(vec![AgentPlan::new("other", vec![TaskPlan::new("main", steps(1, "", false))])], 1).await;
     let mut open_when_the_other_ended = None;
-    while !house.run(run).await.status.is_end() {
-        house.work_once().await;
+    while !plane.run(run).await.status.is_end() {
+        plane.work_once().await;
         tokio::task::yield_now().await;
-        if open_when_the_other_ended.is_none() && house.run(other).await.status.is_end() {
-            open_when_the_other_ended = Some(!house.run(run).await.status.is_end());
+        if open_when_the_other_ended.is_none() && plane.run(other).await.status.is_end() {
+            open_when_the_other_ended = Some(!plane.run(run).await.status.is_end());
         }
     }
-    assert_eq!(house.run(run).await.status, RunStatus::Cancelled);
+    assert_eq!(plane.run(run).await.status, RunStatus::Cancelled);
     assert_eq!(open_when_the_other_ended, Some(true), "other runs are served while the cancel goes on");
-    let changes = |said: &Said| {
-        let changed =
-            |text: &str| ["UPDATE agents", "UPDATE tasks", "UPDATE steps"].iter().any(|it| text.starts_with(it));
-        said.statements.iter().filter(|statement| changed(&statement.text)).count()
-    };
-    let commits: Vec<(&str, usize)> = house.recording.take().iter().map(|said| (said.name, changes(said))).collect();
-    let most = commits.iter().map(|(_, rows)| *rows).max().unwrap_or_default();
+    let commits = changes(&plane.recording.take());
+    let most = commits.iter().copied().max().unwrap_or_default();
     assert!((1..=CHUNK).contains(&most), "{most} rows in one commit");
     // What was open when it was cancelled: its agents, the tasks of those that had begun, and their calls.
     let open = AGENTS + AT_ONCE * TASKS + AT_ONCE * TASKS * STEPS;
-    let changed: usize = commits.iter().map(|(_, rows)| *rows).sum();
+    let changed: usize = commits.iter().sum();
     assert!(changed >= open, "only {changed} changes of rows are seen, and {open} rows had to change");
-    let changing = commits.iter().filter(|(_, rows)| *rows > 0).count();
+    let changing = commits.iter().filter(|rows| **rows > 0).count();
     assert!(changing >= changed.div_ceil(CHUNK), "{changed} changes in {changing} commits");
+}
+
+/// One task after the other, each of one step; the tool waits in the first ones.
+fn long_agent(tasks: usize, of: &str) -> AgentPlan {
+    let task = |n: usize| TaskPlan::new(&format!("task-{n}"), steps(1, of, n <= STEPS));
+    AgentPlan::new("long", (0..tasks).map(task).collect())
+}
+
+#[test]
+fn the_beginning_of_a_task_costs_the_same_in_an_agent_of_ten_tasks_and_of_a_thousand() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut plane = ControlPlane::open().await;
+        plane.submit(vec![long_agent(1_000, "many")], 1).await;
+        plane.work_until_waiting(1).await;
+        plane.submit(vec![long_agent(10, "few")], 1).await;
+        plane.work_until_waiting(2).await;
+        let (few, many) = (plane.cost_of_a_begin("few").await, plane.cost_of_a_begin("many").await);
+        let alike = [
+            is_alike(few.vm_steps, many.vm_steps),
+            is_alike(few.bytes_read, many.bytes_read),
+            is_alike(few.bytes_written, many.bytes_written),
+        ];
+        assert_eq!(alike, [true; 3], "10 tasks: {few:?}, 1,000 tasks: {many:?}");
+    });
+}
+
+/// Works until the run has ended, and checks that no commit has changed many rows although in all so many had to change.
+async fn completes_in_chunks(plane: &mut ControlPlane, run: RunId, rows: usize) {
+    plane.recording.take();
+    let ended = plane.work_until_ended(run).await;
+    assert_eq!(ended.status, RunStatus::Completed, "{:?}", ended.last_error);
+    let commits = changes(&plane.recording.take());
+    let most = commits.iter().copied().max().unwrap_or_default();
+    assert!(most <= CHUNK + ABOVE, "{most} rows in one commit");
+    assert!(commits.iter().sum::<usize>() >= rows, "fewer changes than {rows} are seen");
+}
+
+#[test]
+fn a_task_that_is_skipped_tells_few_of_its_dependents_in_a_commit() {
+    const DEPENDENTS: usize = 3 * CHUNK;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut plane = ControlPlane::open().await;
+        let bad = StepPlan { input: json!({ "fails": true }), ..StepPlan::new("bad", ToolKind::Http) };
+        let after = |n: usize| TaskPlan {
+            // Every other one waits for two, and is skipped with the first of them.
+            after: if n.is_multiple_of(2) { vec![0] } else { vec![0, n] },
+            ..TaskPlan::new(&format!("task-{n}"), steps(1, "", false))
+        };
+        let tasks = std::iter::once(TaskPlan::new("first", vec![bad])).chain((0..DEPENDENTS).map(after));
+        let agent = AgentPlan { mode: FailureMode::Continue, ..AgentPlan::new("one", tasks.collect()) };
+        let run = plane.submit(vec![agent], 1).await;
+        completes_in_chunks(&mut plane, run, DEPENDENTS).await;
+        let tasks = plane.engine.tasks(plane.org, run, None, 0, 1_000).await.unwrap();
+        let skipped = tasks.iter().filter(|task| task.status == TaskStatus::Skipped && task.waits_for == 0).count();
+        assert_eq!(skipped, DEPENDENTS + 1);
+    });
+}
+
+#[test]
+fn a_new_plan_ends_few_agents_of_the_earlier_one_in_a_commit() {
+    const OLD: usize = 3 * CHUNK;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut plane = ControlPlane::open().await;
+        let one = |step: StepPlan| vec![TaskPlan::new("all", vec![step])];
+        let of = |input| StepPlan { input, ..StepPlan::new("s", ToolKind::Http) };
+        let old = |n: usize| match n {
+            0 => AgentPlan::new("bad", one(of(json!({ "fails": true })))),
+            n => AgentPlan::new(&format!("agent-{n}"), one(of(json!({ "waits": true })))),
+        };
+        let planner = AgentPlan::new("planner", one(of(json!({ "plans": true }))));
+        let document =
+            json!({ "type": "agents", "goal": "anything", "planner": { "exec": ["./plan"], "allow": ["http"] } });
+        let shared = RunPlan { document: Some(document), ..RunPlan::default() };
+        let plans = Plans { agents: (0..OLD).map(old).collect(), shared, planner: Some(planner), ..Plans::default() };
+        let rules = PlanRules { replans: 1, max_agents: CHUNK as i64 + 50, ..PlanRules::default() };
+        let run = plane.submit_plans(plans, rules, FailureMode::Continue).await;
+        completes_in_chunks(&mut plane, run, OLD).await;
+        assert_eq!(plane.run(run).await.plan_version, 2);
+    });
 }

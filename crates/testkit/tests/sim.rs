@@ -1,5 +1,5 @@
-//! Some simulated worlds in an unoptimised build; `repl sim` lives them by the thousand. Nothing breaks under faults, and
-//! everything ends when they stop.
+//! Some simulations in an unoptimised build; `repl sim` runs thousands of them. Under faults no promise is broken, and every run ends
+//! when the faults stop.
 
 use std::collections::BTreeSet;
 use std::ops::Range;

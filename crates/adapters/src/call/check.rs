@@ -3,7 +3,7 @@
 
 use super::{Adapters, Unanswered};
 use crate::remote::{Access, Remote, RemoteError};
-use calls::adapter::{Answer, Closing, Ended, How, Operation, Request, VERSION, read, read_closing};
+use calls::adapter::{AdapterAnswer, Closing, Ended, How, Operation, Request, VERSION, read, read_closing};
 use calls::exchange::{accept, snapshot};
 use calls::function::Function;
 use calls::record::{ExecStatus, Node};
@@ -113,7 +113,7 @@ impl Check {
         say("garbage", "what is not a request is refused", self.refuses(b"not a request\n").await);
         let nowhere = Request { remote: format!("file://{}/nowhere", self.folder.display()), ..call.request.clone() };
         let came = match self.settled(&nowhere).await {
-            Ok(Answer::Done { .. }) => Err("it answered `done`".to_owned()),
+            Ok(AdapterAnswer::Done { .. }) => Err("it answered `done`".to_owned()),
             Ok(answer) => Ok(Some(shown(&answer))),
             Err(_) => Ok(Some("no answer, tried again later".to_owned())),
         };
@@ -144,7 +144,7 @@ impl Check {
         Ok(())
     }
 
-    async fn invoke(&self, request: &Request) -> Result<Answer, Unanswered> {
+    async fn invoke(&self, request: &Request) -> Result<AdapterAnswer, Unanswered> {
         self.adapters.invoke(request, &[]).await
     }
 
@@ -152,13 +152,13 @@ impl Check {
     async fn end(
         &self,
         request: &Request,
-        first: Result<Answer, Unanswered>,
-    ) -> Result<(Answer, Option<String>), String> {
+        first: Result<AdapterAnswer, Unanswered>,
+    ) -> Result<(AdapterAnswer, Option<String>), String> {
         let until = Instant::now() + self.within;
         let (mut answer, mut last) = (first.map_err(|none| none.to_string())?, None);
         loop {
             match answer {
-                Answer::Pending { token, retry_after_ms } => {
+                AdapterAnswer::Pending { token, retry_after_ms } => {
                     let wait = Duration::from_millis(retry_after_ms.unwrap_or(100).max(0) as u64);
                     if Instant::now() + wait > until {
                         return Err(format!("it is still `pending` after {} s", self.within.as_secs()));
@@ -168,24 +168,24 @@ impl Check {
                     last = Some(token);
                     answer = self.invoke(&next).await.map_err(|none| none.to_string())?;
                 }
-                Answer::Failed { code, message } => {
+                AdapterAnswer::Failed { code, message } => {
                     return Err(format!("`failed`, {code}: {message}; --function and --input say what it is asked"));
                 }
-                done @ Answer::Done { .. } => return Ok((done, last)),
+                done @ AdapterAnswer::Done { .. } => return Ok((done, last)),
             }
         }
     }
 
     /// `done` or `failed`, or why not.
-    async fn settled(&self, request: &Request) -> Result<Answer, String> {
+    async fn settled(&self, request: &Request) -> Result<AdapterAnswer, String> {
         let first = self.invoke(request).await;
         match first {
-            Ok(answer @ Answer::Failed { .. }) => Ok(answer),
+            Ok(answer @ AdapterAnswer::Failed { .. }) => Ok(answer),
             first => self.end(request, first).await.map(|(answer, _)| answer),
         }
     }
 
-    async fn same(&self, request: &Request, done: &Result<Answer, String>) -> Came {
+    async fn same(&self, request: &Request, done: &Result<AdapterAnswer, String>) -> Came {
         let Ok(done) = done else { return Err("there was no `done`".to_owned()) };
         let again = self.settled(request).await?;
         if again == *done { Ok(None) } else { Err(format!("first {}, then {}", shown(done), shown(&again))) }
@@ -211,7 +211,7 @@ impl Check {
         let sent = self.adapters.send(self.function.adapter(), document, &[]).await;
         let ended = sent.map_err(|none| none.to_string())?;
         match (read(&ended), &ended) {
-            (Ok(Answer::Failed { code, .. }), _) => Ok(Some(format!("`failed`, {code}"))),
+            (Ok(AdapterAnswer::Failed { code, .. }), _) => Ok(Some(format!("`failed`, {code}"))),
             (Ok(answer), _) => Err(format!("it answered {}", shown(&answer))),
             (Err(_), Ended { how: How::TimedOut, .. }) => Err("it did not answer".to_owned()),
             (Err(_), Ended { how: How::Exited(0), stdout, .. }) if read_closing(&ended).is_ok() => {
@@ -289,8 +289,8 @@ impl Check {
 
 impl Call {
     /// Checks the result as an Executor does before it pins it, and shows it.
-    fn result(&self, done: &Result<Answer, String>) -> Came {
-        let Ok(Answer::Done { status, result }) = done else { return Err("there was no `done`".to_owned()) };
+    fn result(&self, done: &Result<AdapterAnswer, String>) -> Came {
+        let Ok(AdapterAnswer::Done { status, result }) = done else { return Err("there was no `done`".to_owned()) };
         let name: RefName = self.request.snapshot.parse().map_err(|bad: calls::refs::BadRef| bad.to_string())?;
         let mut made = self.remote.fetch(&name).map_err(|error| error.to_string())?;
         let at = made.commit;
@@ -306,10 +306,10 @@ impl Call {
     }
 }
 
-fn shown(answer: &Answer) -> String {
+fn shown(answer: &AdapterAnswer) -> String {
     match answer {
-        Answer::Pending { .. } => "`pending`".to_owned(),
-        Answer::Done { status, result } => format!("`done`, {}, {}", status.as_str(), &result.to_string()[..8]),
-        Answer::Failed { code, .. } => format!("`failed`, {code}"),
+        AdapterAnswer::Pending { .. } => "`pending`".to_owned(),
+        AdapterAnswer::Done { status, result } => format!("`done`, {}, {}", status.as_str(), &result.to_string()[..8]),
+        AdapterAnswer::Failed { code, .. } => format!("`failed`, {code}"),
     }
 }

@@ -1,7 +1,7 @@
 //! What the program behind an adapter does with a request: reads the inputs of the call from the remote, and puts its result there.
 
 use crate::remote::{Access, Opened, Remote, RemoteError};
-use calls::adapter::{Answer, Request};
+use calls::adapter::{AdapterAnswer, Request};
 use calls::call::value_of;
 use calls::name::Name;
 use calls::record::{Commit, Dag, ExecStatus, Node, Tree};
@@ -50,7 +50,7 @@ impl<'a> Exchange<'a> {
 
     /// Puts a value on the remote as the call's result: a dag, in a commit on top of the snapshot. Doing it again
     /// changes nothing.
-    pub fn publish(mut self, status: ExecStatus, value: &Value) -> Result<Answer, ExchangeError> {
+    pub fn publish(mut self, status: ExecStatus, value: &Value) -> Result<AdapterAnswer, ExchangeError> {
         let mut made = Memory::default();
         let mut records = Vec::new();
         let value = value.element(&mut records)?;
@@ -61,7 +61,7 @@ impl<'a> Exchange<'a> {
         let name = Name::new(RESULT).map_err(|bad| Trouble::internal(bad.to_string())).map_err(RemoteError::from)?;
         let tree = Tree { dags: [(name, result.id())].into() };
         made.put(&Object::Tree(tree.clone()));
-        let answer = Answer::Done { status, result: result.id() };
+        let answer = AdapterAnswer::Done { status, result: result.id() };
         let at = self.snapshot.commit;
         if calls::read::commit(&mut self.snapshot, at)?.tree == tree.id() {
             return Ok(answer);

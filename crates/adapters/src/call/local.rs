@@ -6,7 +6,7 @@ mod hold;
 mod job;
 
 use super::exchange::{Exchange, ExchangeError};
-use calls::adapter::{Answer, Closing, MAX_BYTES, Operation, Request, VERSION};
+use calls::adapter::{AdapterAnswer, Closing, MAX_BYTES, Operation, Request, VERSION};
 use calls::cached_run::error_value;
 use calls::function::Function;
 use calls::record::ExecStatus;
@@ -56,16 +56,16 @@ fn answer(text: &str) -> io::Result<String> {
     };
     Ok(match closed {
         Closing::Done => serde_json::json!({"version": VERSION, "answer": "done"}).to_string(),
-        Closing::Pending { token, retry_after_ms } => Answer::Pending { token, retry_after_ms }.document(),
-        Closing::Failed { code, message } => Answer::Failed { code, message }.document(),
+        Closing::Pending { token, retry_after_ms } => AdapterAnswer::Pending { token, retry_after_ms }.document(),
+        Closing::Failed { code, message } => AdapterAnswer::Failed { code, message }.document(),
     })
 }
 
-fn failed(code: &str, message: impl Into<String>) -> Answer {
-    Answer::Failed { code: code.to_owned(), message: message.into() }
+fn failed(code: &str, message: impl Into<String>) -> AdapterAnswer {
+    AdapterAnswer::Failed { code: code.to_owned(), message: message.into() }
 }
 
-fn invoke(request: &Request, job: &Job) -> io::Result<Answer> {
+fn invoke(request: &Request, job: &Job) -> io::Result<AdapterAnswer> {
     match job.state()? {
         State::None => begin(request, job),
         State::Running => Ok(pending(job)),
@@ -75,11 +75,11 @@ fn invoke(request: &Request, job: &Job) -> io::Result<Answer> {
     }
 }
 
-fn pending(job: &Job) -> Answer {
-    Answer::Pending { token: job.token(), retry_after_ms: Some(POLL_AFTER_MS) }
+fn pending(job: &Job) -> AdapterAnswer {
+    AdapterAnswer::Pending { token: job.token(), retry_after_ms: Some(POLL_AFTER_MS) }
 }
 
-fn begin(request: &Request, job: &Job) -> io::Result<Answer> {
+fn begin(request: &Request, job: &Job) -> io::Result<AdapterAnswer> {
     let program = match program(&request.function) {
         Ok(program) => program,
         Err((code, message)) => return Ok(failed(code, message)),
@@ -114,7 +114,7 @@ fn program(function: &str) -> Result<PathBuf, (&'static str, String)> {
     }
 }
 
-fn finish(request: &Request, job: &Job, ended: &Ended) -> io::Result<Answer> {
+fn finish(request: &Request, job: &Job, ended: &Ended) -> io::Result<AdapterAnswer> {
     let error = |kind: &str, message: String| {
         let stack = job.errors(MAX_STACK);
         error_value(kind, &message, &request.function, &stack).map_err(io::Error::other)

@@ -83,7 +83,7 @@ pub enum Deed {
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum HostAnswer {
     Done(Value),
     Failed { kind: TroubleKind, what: String, retry: bool, effect: Effect },
 }
@@ -134,10 +134,10 @@ pub fn answer(exe: &Path, can_sandbox: CanSandbox, from: impl Read, mut to: impl
 
 pub fn say(answer: &Result<Value, Trouble>, to: &mut impl Write) -> io::Result<()> {
     let answer = match answer {
-        Ok(value) => Answer::Done(value.clone()),
+        Ok(value) => HostAnswer::Done(value.clone()),
         Err(trouble) => {
             let Trouble { kind, what, retry, effect, .. } = trouble.clone();
-            Answer::Failed { kind, what, retry, effect }
+            HostAnswer::Failed { kind, what, retry, effect }
         }
     };
     writeln!(to, "\n{ANSWER}{}", serde_json::to_string(&answer)?)?;
@@ -149,8 +149,8 @@ pub fn heard(output: &[u8]) -> Option<Result<Value, Trouble>> {
     let text = String::from_utf8_lossy(output);
     let line = text.lines().find_map(|line| line.strip_prefix(ANSWER))?;
     Some(match serde_json::from_str(line).ok()? {
-        Answer::Done(value) => Ok(value),
-        Answer::Failed { kind, what, retry, effect } => Err(Trouble { retry, effect, ..Trouble::new(kind, what) }),
+        HostAnswer::Done(value) => Ok(value),
+        HostAnswer::Failed { kind, what, retry, effect } => Err(Trouble { retry, effect, ..Trouble::new(kind, what) }),
     })
 }
 

@@ -1,7 +1,7 @@
 //! Scripts as adapters: right answers, and every way in which a program can fail to answer.
 
 use adapters::call::{Adapters, Own, Unanswered};
-use calls::adapter::{Answer, Closing, MAX_BYTES, Operation, Request, VERSION};
+use calls::adapter::{AdapterAnswer, Closing, MAX_BYTES, Operation, Request, VERSION};
 use calls::record::ExecStatus;
 use calls::{DagId, Id, NodeId};
 use model::{Effect, TroubleKind};
@@ -54,7 +54,7 @@ fn request(operation: Operation, token: Option<&str>) -> Request {
     }
 }
 
-async fn invoke(adapters: &Adapters) -> Result<Answer, Unanswered> {
+async fn invoke(adapters: &Adapters) -> Result<AdapterAnswer, Unanswered> {
     adapters.invoke(&request(Operation::Invoke, None), &[]).await
 }
 
@@ -67,7 +67,7 @@ async fn an_adapter_gets_the_request_and_few_variables_and_answers_once() {
     );
     let adapters = folder.adapters();
     let asked = request(Operation::Invoke, Some("the newest"));
-    let done = Ok(Answer::Done { status: ExecStatus::Error, result: DAG.parse::<DagId>().unwrap() });
+    let done = Ok(AdapterAnswer::Done { status: ExecStatus::Error, result: DAG.parse::<DagId>().unwrap() });
     // Answered twice, it is the same answer.
     for _ in 0..2 {
         assert_eq!(adapters.invoke(&asked, &[("REPL_TOKEN", "t0".to_owned())]).await, done);
@@ -95,7 +95,7 @@ esac"#;
     let end = loop {
         let asked = Request { token: token.clone(), ..request(Operation::Invoke, None) };
         match adapters.invoke(&asked, &[]).await.unwrap() {
-            Answer::Pending { token: newest, .. } => {
+            AdapterAnswer::Pending { token: newest, .. } => {
                 seen.push(newest.clone());
                 token = Some(newest);
             }
@@ -103,7 +103,7 @@ esac"#;
         }
     };
     assert_eq!(seen, ["one", "two \" words"]);
-    assert_eq!(end, Answer::Failed { code: "no_such_image".into(), message: "there is none".into() });
+    assert_eq!(end, AdapterAnswer::Failed { code: "no_such_image".into(), message: "there is none".into() });
     let closed = adapters.close(&request(Operation::Cancel, token.as_deref()), &[]).await;
     assert_eq!(closed, Ok(Closing::Done));
 }
@@ -179,7 +179,7 @@ async fn a_process_that_an_adapter_leaves_behind_does_not_delay_its_answer() {
         r#"sleep 1000 & echo $! >child; mv child started; echo '{"version":1,"answer":"pending","token":"t"}'"#,
     );
     let answer = invoke(&folder.adapters()).await.unwrap();
-    assert!(matches!(answer, Answer::Pending { .. }));
+    assert!(matches!(answer, AdapterAnswer::Pending { .. }));
     // The work of an adapter may go on in the background; this test ends it.
     let pid = folder.read("started").trim().parse().unwrap();
     nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), nix::sys::signal::Signal::SIGKILL).unwrap();
@@ -231,5 +231,5 @@ async fn adapters_of_our_own_need_not_be_on_the_path() {
     let own = Own { program: folder.path().join("repl"), names: &["dml-exec-test"], variables: Vec::new() };
     let adapters = Adapters { own: Some(own), path: "/nowhere".into(), ..folder.adapters() };
     // The script's interpreter is named by its path.
-    assert!(matches!(invoke(&adapters).await, Ok(Answer::Failed { message, .. }) if message == "own"));
+    assert!(matches!(invoke(&adapters).await, Ok(AdapterAnswer::Failed { message, .. }) if message == "own"));
 }

@@ -1,7 +1,7 @@
 //! MCP servers that are programs: what one remembers lasts from call to call, and whatever one does ends each call with a class and an
 //! effect. The holder of the server serves in a thread; a real program is the server.
 
-use adapters::tool::mcp::stdio::{self, Answer};
+use adapters::tool::mcp::stdio::{self, ServerAnswer};
 use model::Effect;
 use model::recovery::ErrorClass::{self, Permanent, Transient};
 use serde_json::{Value, json};
@@ -45,16 +45,16 @@ impl Holder {
     }
 
     /// The answer, and what the server has written to its standard error meanwhile.
-    fn ask(&self, asked: Value, timeout_ms: i64) -> (Answer, String) {
+    fn ask(&self, asked: Value, timeout_ms: i64) -> (ServerAnswer, String) {
         end(self.begin(asked, timeout_ms))
     }
 
-    fn call(&self, tool: &str, arguments: Value) -> Answer {
+    fn call(&self, tool: &str, arguments: Value) -> ServerAnswer {
         self.ask(json!({ "tool": tool, "arguments": arguments }), 20_000).0
     }
 }
 
-fn end(caller: UnixStream) -> (Answer, String) {
+fn end(caller: UnixStream) -> (ServerAnswer, String) {
     let mut log = String::new();
     for line in BufReader::new(caller).lines() {
         let said: Value = serde_json::from_str(&line.unwrap()).unwrap();
@@ -66,16 +66,16 @@ fn end(caller: UnixStream) -> (Answer, String) {
     panic!("no answer: {log}");
 }
 
-fn output(answer: Answer) -> Value {
+fn output(answer: ServerAnswer) -> Value {
     match answer {
-        Answer::Output(output) => output,
+        ServerAnswer::Output(output) => output,
         failed => panic!("{failed:?}"),
     }
 }
 
 #[track_caller]
-fn is(answer: Answer, class: ErrorClass, effect: Effect, code: &str, words: &str) {
-    let Answer::Failed { class: was, effect: had, code: called, message } = answer else { panic!("{answer:?}") };
+fn is(answer: ServerAnswer, class: ErrorClass, effect: Effect, code: &str, words: &str) {
+    let ServerAnswer::Failed { class: was, effect: had, code: called, message } = answer else { panic!("{answer:?}") };
     assert_eq!((was, had, called.as_str()), (class, effect, code), "{message}");
     assert!(message.contains(words), "{message}");
 }
@@ -119,7 +119,7 @@ fn a_server_with_which_no_session_begins_has_done_nothing() {
     is(none.call("add", json!({})), Permanent, Effect::None, "not_started", "./no-such-server: not found");
     let cat = Holder::of(&["cat"]);
     let echoed = cat.ask(json!({ "tool": "add" }), 1_000).0;
-    assert!(matches!(&echoed, Answer::Failed { effect: Effect::None, .. }), "{echoed:?}");
+    assert!(matches!(&echoed, ServerAnswer::Failed { effect: Effect::None, .. }), "{echoed:?}");
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn calls_are_made_side_by_side_and_one_that_is_given_up_holds_up_no_other() {
 
 #[test]
 fn tools_are_listed_with_their_schemas_and_without_their_hints() {
-    let names = |answer: Answer| -> Vec<String> {
+    let names = |answer: ServerAnswer| -> Vec<String> {
         let list = output(answer);
         list["tools"].as_array().unwrap().iter().map(|tool| tool["name"].as_str().unwrap().to_owned()).collect()
     };

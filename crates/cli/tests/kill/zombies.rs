@@ -35,7 +35,7 @@ fn wakes_up_too_late(spot: &Spot) {
     world.until("another gathers the zombie's log", || check::gathered(&world) == 2);
     assert!(zombie.is_stopped(), "it has slept through all of it");
     process::signal(zombie.pid(), Signal::SIGCONT);
-    // "somebody else has taken it over", or, where its connection had died with its transaction, "another holder has taken over".
+    // "another worker has taken the item over", or, where its connection had died with its transaction, "another holder has taken over".
     zombie.hears("has taken");
     // It is of use again, and has done no harm.
     let last = world.submit(&[], "echo 2", 0, "2\n");

@@ -45,7 +45,7 @@ fn the_link_reaches_the_browser_in_a_file_that_only_its_owner_reads() {
     let link = first.page.split("url=").nth(1).unwrap().split('"').next().unwrap();
     assert!(link.starts_with("http://") && link.contains(".localhost:") && link.contains("/ticket"), "{link}");
 
-    // Whatever the umask is, and whoever could read an earlier file of that name.
+    // Whatever the umask is, and whichever users could read an earlier file of that name.
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
     let second = given(&home, &gate, "umask 0; repl ui");
     assert_eq!((second.arguments.len(), &*second.mode), (1, "600"));

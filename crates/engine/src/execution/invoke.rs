@@ -6,7 +6,7 @@ use crate::Engine;
 use adapters::call::handover::{Handover, NoResult};
 use adapters::call::{Adapters, Unanswered};
 use adapters::remote::{RemoteError, Source};
-use calls::adapter::{Answer, Closing as Closed, Operation, Request, VERSION};
+use calls::adapter::{AdapterAnswer, Closing as Closed, Operation, Request, VERSION};
 use calls::reach::closure;
 use calls::record::ExecStatus;
 use calls::uri::Blob;
@@ -60,7 +60,7 @@ impl Engine {
         it: &Execution,
         inputs: &[NodeId],
         uuid: &str,
-    ) -> Result<Result<Answer, ExecutionEvent>, Failure> {
+    ) -> Result<Result<AdapterAnswer, ExecutionEvent>, Failure> {
         let Some(executor) = &self.executor else { return Ok(Err(not_here(it))) };
         let handover = Handover::new(&executor.exchange, uuid).map_err(|bad| Trouble::internal(bad.to_string()))?;
         let exported = crash_point!("exchange.export", self.export(it, &handover).await?);
@@ -188,16 +188,16 @@ impl Engine {
     }
 }
 
-fn event_of(it: &Execution, answer: Answer) -> ExecutionEvent {
+fn event_of(it: &Execution, answer: AdapterAnswer) -> ExecutionEvent {
     match answer {
-        Answer::Pending { token, retry_after_ms } => {
+        AdapterAnswer::Pending { token, retry_after_ms } => {
             let after = retry_after_ms.unwrap_or(ASKED_AFTER_MS).max(SOONEST_MS);
             ExecutionEvent::Pending { token, seen: it.token_version, retry_after_ms: Some(after) }
         }
-        Answer::Done { status, result } => {
+        AdapterAnswer::Done { status, result } => {
             ExecutionEvent::Done { ok: status == ExecStatus::Ok, result: result.to_string() }
         }
-        Answer::Failed { code, message } => {
+        AdapterAnswer::Failed { code, message } => {
             ExecutionEvent::NonRetryableFailure { error: LastError { code, message, cause: None } }
         }
     }

@@ -3,18 +3,20 @@
 
 use crate::agents::{agent, agents_spec, found, resolve, submit, submit_agents, task, tree};
 use crate::artifacts;
-use crate::bench::{Bench, now, settings};
+use crate::bench::{Bench, now, settings, spec};
 use crate::crashes::around_every_write;
 use crate::machines::{Does, ended};
+use crate::questions::answer_first;
 use adapters::tool::fake::Fate;
 use engine::Config;
 use engine::durable::{Asker, Begin, Request, StepClaim};
 use engine::run::{Action, Plans};
 use engine::runner::{Output, StepChunk, What};
 use model::agent::AgentStatus;
-use model::job::{Job, JobReason, JobStatus};
+use model::hierarchy::CHUNK;
+use model::job::{FreezeState, Job, JobReason, JobStatus};
 use model::log::LogId;
-use model::plan::{AgentPlan, MachinePlan, StepPlan, TaskPlan};
+use model::plan::{AgentPlan, MachinePlan, Policy, StepPlan, TaskPlan};
 use model::run::{RunOutcome, RunStatus, Ticket};
 use model::spec::{Command, FailureMode, Resources, RunSpec};
 use model::step::{Step, StepStatus, StepTry, ToolKind};
@@ -642,4 +644,53 @@ fn a_large_output_is_read_from_where_it_was_uploaded() {
     ends_with_upload(&mut bench, run, "a", &format!("\"{}\"", "x".repeat(100_000)));
     assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
     assert_eq!(output(&bench, &found(&bench, run, "a")).as_str().unwrap().len(), 100_000);
+}
+
+/// The end of this agent takes more than one commit. The run's item, which goes on with it, leaves alone what stands still beside it.
+#[test]
+fn a_run_stays_paused_while_an_agent_of_it_ends_in_chunks() {
+    let mut bench = Bench::new();
+    script(&mut bench, |_| Does::Runs);
+    let asked = StepPlan { policy: Some(Policy::Ask), ..call("x") };
+    let rest = (0..CHUNK + 50).map(|n| task(&format!("t{n}"), vec![call("y")]));
+    let ends = agent("ends", std::iter::once(task("asked", vec![asked])).chain(rest).collect());
+    let spec = RunSpec { failure_mode: FailureMode::Continue, ..agents_spec() };
+    let run = submit(&mut bench, spec, Plans { agents: vec![ends, one_task(vec![command("a")])], ..Plans::default() });
+    bench.settle();
+    bench.act(run, Action::Pause).unwrap();
+    bench.settle();
+    let still = |bench: &Bench| (bench.run(run).status, bench.job(run).freeze);
+    assert_eq!(still(&bench), (RunStatus::Paused, FreezeState::Frozen));
+    answer_first(&mut bench, false);
+    let agents = || tree(&bench, run).agents.iter().map(|agent| agent.status).collect::<Vec<_>>();
+    assert_eq!(agents(), [AgentStatus::Completed, AgentStatus::Paused], "without the task that was refused");
+    assert_eq!(still(&bench), (RunStatus::Paused, FreezeState::Frozen));
+    bench.check();
+    bench.act(run, Action::Resume).unwrap();
+    bench.settle();
+    assert_eq!(still(&bench), (RunStatus::Running, FreezeState::Moving));
+    bench.check();
+}
+
+/// Both are placed by the transaction that resumes the run, and the one that is placed first gets the machine that is locked last.
+#[test]
+fn a_resume_places_agents_on_the_warm_machines_of_two_pools() {
+    let mut bench = Bench::with(settings(1), Config::default());
+    let plain = |region: &str| RunSpec { region: region.into(), ..spec() };
+    let busy = ["there", "here"].map(|region| bench.running(plain(region)));
+    let planned = ["here", "there"].map(|region| AgentPlan {
+        machine: Some(MachinePlan { region: Some(region.into()), ..MachinePlan::default() }),
+        ..agent(region, vec![task("all", vec![command("a")])])
+    });
+    let run = submit_agents(&mut bench, planned.into());
+    bench.settle();
+    bench.act(run, Action::Pause).unwrap();
+    bench.settle();
+    assert_eq!(bench.run(run).status, RunStatus::Paused);
+    busy.iter().for_each(|run| bench.exits(*run, 0));
+    bench.act(run, Action::Resume).unwrap();
+    let placed: Vec<_> = bench.jobs(run).iter().filter_map(|job| job.instance.filter(|_| job.warm)).collect();
+    assert_eq!(placed.len(), 2, "{:?}", bench.jobs(run));
+    assert!(!placed.is_sorted(), "the first of them has the younger machine: {placed:?}");
+    bench.check();
 }

@@ -152,3 +152,20 @@ fn a_holder_that_hears_nothing_looks_after_five_seconds() {
     assert_eq!(bench.run(run).status, RunStatus::Cancelled);
     check(&bench);
 }
+
+/// A panic of a tool is a mistake of this program. Its process lives on: the item is worked on again, without waiting for the end of a lease.
+#[test]
+fn an_item_whose_holder_panics_is_worked_on_again() {
+    let mut bench = Bench::new();
+    let mut calls = 0;
+    bench.tool.decide_by(Box::new(move |call, _| {
+        calls += 1;
+        assert!(calls > 1, "the tool has a mistake");
+        Fate::answer(call.input.clone())
+    }));
+    let run = submit_agents(&mut bench, vec![agent("one", vec![task("all", vec![step("s")])])]);
+    bench.advance(5 * SECOND);
+    assert_eq!(bench.run(run).status, RunStatus::Completed);
+    assert_eq!(item(&bench, run).deaths, 0);
+    check(&bench);
+}

@@ -138,7 +138,7 @@ fn a_step_waits_for_a_poller_as_long_as_it_takes_and_its_time_counts_from_the_po
     assert_eq!(beat(&bench, &taken), Beat::Go);
     bench.advance(2 * SECOND);
     let late = found(&bench, run, "a");
-    assert!(late.uncertain && late.last_error.unwrap().code == "timeout", "nobody knows whether it had its effect");
+    assert!(late.uncertain && late.last_error.unwrap().code == "timeout", "whether it had its effect is unknown");
     assert_eq!(beat(&bench, &taken), Beat::Cancel);
     // Its program knows, and says so: the ticket needs no answer any more.
     end(&mut bench, &taken, done(json!(1))).unwrap();

@@ -385,3 +385,25 @@ fn a_rank_that_ends_frees_its_machine_for_others() {
     assert!(machines.iter().all(|machine| machine.instance.status == InstanceStatus::Ready));
     bench.check();
 }
+
+#[test]
+fn jobs_are_read_in_pages_over_all_attempts() {
+    let (mut bench, run) = running(on_interruption(2));
+    for rank in [0, 1] {
+        let lost = of_rank(&bench, run, rank);
+        let name = machine(&bench, &lost);
+        bench.provider.destroy(&name);
+    }
+    bench.advance(5 * MINUTE);
+    let all: Vec<_> = bench.jobs(run).iter().map(|job| job.id).collect();
+    assert!(all.len() > 3, "{all:?}");
+    let page = |after: i64| now(bench.engine.seen_jobs(bench.org, run, after, 2)).unwrap();
+    let (mut read, mut after) = (Vec::new(), 0);
+    while let Some(last) = page(after).last() {
+        read.extend(page(after).iter().map(|seen| seen.job.id));
+        after = last.job.id.0;
+    }
+    assert_eq!(read, all);
+    let refused = now(bench.engine.seen_jobs(bench.org, run, 1, 2)).unwrap_err().to_string();
+    assert!(refused.contains("no page"), "{refused}");
+}

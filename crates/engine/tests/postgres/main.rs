@@ -1,5 +1,5 @@
-//! Several processes at once on PostgreSQL, and the same on SQLite: what is taken by many at the same moment has one taker, and nobody waits
-//! in a circle.
+//! Several processes at once on PostgreSQL, and the same on SQLite: of several that take the same thing at the same moment one gets it, and
+//! no transactions deadlock.
 
 mod call;
 mod pins;

@@ -62,7 +62,7 @@ impl FromRequest<Shared> for Sent {
 impl Sent {
     /// The version of what has none: each page as it is loaded. Its buttons act once, and those of the page loaded next act again.
     pub(crate) fn page() -> String {
-        engine::store::session::new_secret()
+        engine::new_secret()
     }
 
     /// The person's token, if it may do this.

@@ -214,7 +214,7 @@ async fn plan(sent: &Sent, draft: &Draft, planned_for: &str) -> HandlerResult<Ma
     let (writer, submission) = (sent.writer("new runs")?, draft.submission(true)?);
     let asked = sent.asked(submission, "plan", "", "");
     let planned: DryRun = answer_of(run::submit(sent.shared(), writer, Query(Default::default()), asked).await).await?;
-    let once = engine::store::session::new_secret();
+    let once = engine::new_secret();
     Ok(html! {
         section.card.plan aria-label="What would happen" {
             h2 { "What would happen" }

@@ -110,6 +110,11 @@ pub(crate) fn counted(number: i64, one: &str, many: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { many })
 }
 
+/// How many there are so far, and how many are planned if there are more to come.
+pub(crate) fn made_of(made: i64, planned: i64, one: &str, many: &str) -> String {
+    if made < planned { format!("{made} of {}", counted(planned, one, many)) } else { counted(made, one, many) }
+}
+
 /// A command to copy.
 pub(crate) fn command(text: &str) -> Markup {
     html! { code.cli data-copy { (visible(text)) } }

@@ -158,7 +158,8 @@ pub(crate) fn what(run: &RunView, cut: fn(&str) -> String) -> Markup {
     match (&run.task, run.kind.as_str()) {
         (Some(task), _) => html! { span { (cut(task)) } },
         (None, "agents") => {
-            html! { span.quiet { (parts::counted(run.agent_count, "agent", "agents")) ", " (parts::counted(run.step_count, "step", "steps")) } }
+            let agents = parts::made_of(run.agent_count, run.planned_agents, "agent", "agents");
+            html! { span.quiet { (agents) ", " (parts::made_of(run.step_count, run.planned_steps, "step", "steps")) } }
         }
         (None, "external") => html! { span.quiet { "external, " (parts::counted(run.step_count, "step", "steps")) } },
         _ => html! { code { (cut(&run.command)) } },

@@ -11,7 +11,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use engine::store::session::new_secret;
+use engine::new_secret;
 use engine::{Scope, Token};
 use model::{Failure, OrgId, Timestamp, TokenId};
 use percent_encoding::percent_decode_str;

@@ -12,7 +12,7 @@ use axum::extract::{Extension, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::Token;
-use engine::store::session::new_secret;
+use engine::new_secret;
 use maud::html;
 use model::{Trouble, TroubleKind};
 use std::collections::HashMap;

@@ -314,9 +314,17 @@ pub struct RunView {
     pub attempt_number: i64,
     pub max_attempts: i64,
     pub plan_version: i64,
+    /// Agents, tasks and steps of this attempt that were made so far, those of planners and of earlier plans included.
     pub agent_count: i64,
     pub task_count: i64,
     pub step_count: i64,
+    /// What the present plan has in all. A task with a `for_each` counts once. Zero while a planner makes the first plan.
+    #[serde(default)]
+    pub planned_agents: i64,
+    #[serde(default)]
+    pub planned_tasks: i64,
+    #[serde(default)]
+    pub planned_steps: i64,
     pub failure_mode: String,
     pub max_agents: i64,
     pub priority: String,

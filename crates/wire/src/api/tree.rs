@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 pub struct Tree {
     pub run: RunView,
     pub agents: Vec<AgentView>,
-    /// There are more agents, tasks or steps than these: the pages of `/agents`, `/tasks` and `/steps` have them all.
+    /// There are more agents, tasks, steps or jobs than these: the pages of `/agents`, `/tasks`, `/steps` and `/jobs` have them all.
     #[serde(default)]
     pub cut: bool,
 }

@@ -47,7 +47,7 @@ impl Request {
 /// What `repl mcp-call` prints: one of these.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Answer {
+pub enum ServerAnswer {
     Output(Value),
     Failed { class: ErrorClass, effect: Effect, code: String, message: String },
 }
@@ -58,16 +58,16 @@ pub enum Answer {
 enum Said {
     /// What the server has written to its standard error meanwhile.
     Log(String),
-    Answer(Answer),
+    Answer(ServerAnswer),
 }
 
-impl From<Result<ToolAnswer, ToolFailure>> for Answer {
-    fn from(result: Result<ToolAnswer, ToolFailure>) -> Answer {
+impl From<Result<ToolAnswer, ToolFailure>> for ServerAnswer {
+    fn from(result: Result<ToolAnswer, ToolFailure>) -> ServerAnswer {
         match result {
             Ok(answer) => {
                 let bytes = answer.output.to_string().len();
                 if bytes <= LARGEST_OUTPUT {
-                    return Answer::Output(answer.output);
+                    return ServerAnswer::Output(answer.output);
                 }
                 let message = format!("its output has {bytes} bytes: {LARGEST_OUTPUT} are allowed");
                 ToolFailure::new(ErrorClass::Permanent, Effect::Done, "output_too_large", message).into()
@@ -77,9 +77,9 @@ impl From<Result<ToolAnswer, ToolFailure>> for Answer {
     }
 }
 
-impl From<ToolFailure> for Answer {
-    fn from(failed: ToolFailure) -> Answer {
+impl From<ToolFailure> for ServerAnswer {
+    fn from(failed: ToolFailure) -> ServerAnswer {
         let model::recovery::StepFailure { class, effect, error, .. } = failed.failure;
-        Answer::Failed { class, effect, code: error.code, message: error.message }
+        ServerAnswer::Failed { class, effect, code: error.code, message: error.message }
     }
 }

@@ -49,7 +49,7 @@ pub(super) fn a_program_takes_a_step(world: &World) {
     assert_eq!(std::fs::read_to_string(ran).unwrap(), "1\n2\n");
 }
 
-/// The program of `[notify]` is started at least once, whoever dies beside it, and what it told of is still to be answered.
+/// The program of `[notify]` is started at least once, whichever process dies beside it, and what it told of is still to be answered.
 pub(super) fn a_person_is_told(world: &World) {
     let run = world.submit_plan("type: agents\nagents:\n- tasks:\n  - steps: [{name: ok, approval: \"go on?\"}]\n");
     world.until("a person is asked", || asked(world, &run).is_some());

@@ -52,7 +52,7 @@ pub(super) fn a_machine_is_prepared(world: &World) {
     world.until("its machine ends", || open_machines(world).is_empty());
 }
 
-/// It is gone in the end, with its machine, whoever dies on the way.
+/// It is gone in the end, with its machine, whichever process dies on the way.
 pub(super) fn a_provider_is_removed(world: &World) {
     world.insist(&["provider", "add", "local", "second"], 0);
     let run = world.submit(&["--provider", "second", "--hold", "0s"], "echo 1", 0, "1\n");

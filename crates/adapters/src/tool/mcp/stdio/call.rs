@@ -1,6 +1,6 @@
 //! `repl mcp-call`: the process of one step. Has no runtime and no protocol of its own: it waits for the holder of the server.
 
-use super::{Answer, LONGEST_REQUEST, Request, SOCKET_VARIABLE, Said};
+use super::{LONGEST_REQUEST, Request, SOCKET_VARIABLE, Said, ServerAnswer};
 use crate::tool::ToolFailure;
 use model::Effect;
 use model::recovery::ErrorClass;
@@ -14,7 +14,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(10);
 /// The holder judges time limits. One that is silent for this much longer hangs.
 const HOLDER_ANSWERS_WITHIN: Duration = Duration::from_secs(2);
 
-/// Writes an [`Answer`] to `out` in every case that it can tell.
+/// Writes a [`ServerAnswer`] to `out` in every case that it can tell.
 pub fn call(mut out: impl Write) -> io::Result<()> {
     let mut text = String::new();
     io::stdin().take(LONGEST_REQUEST).read_to_string(&mut text)?;
@@ -26,7 +26,7 @@ pub fn call(mut out: impl Write) -> io::Result<()> {
     out.flush()
 }
 
-fn ask(request: &Request) -> Answer {
+fn ask(request: &Request) -> ServerAnswer {
     let Some(socket) = std::env::var_os(SOCKET_VARIABLE).map(PathBuf::from) else {
         let why = "this machine's runner does not hold MCP servers".to_owned();
         return failed(ErrorClass::Permanent, Effect::None, "not_connected", why);
@@ -56,7 +56,7 @@ fn connect(socket: &std::path::Path, limit: Duration) -> io::Result<UnixStream> 
     }
 }
 
-fn exchange(mut holder: UnixStream, request: &Request, limit: Duration) -> io::Result<Answer> {
+fn exchange(mut holder: UnixStream, request: &Request, limit: Duration) -> io::Result<ServerAnswer> {
     let deadline = Instant::now() + limit;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
@@ -77,6 +77,6 @@ fn exchange(mut holder: UnixStream, request: &Request, limit: Duration) -> io::R
     }
 }
 
-fn failed(class: ErrorClass, effect: Effect, code: &str, message: String) -> Answer {
+fn failed(class: ErrorClass, effect: Effect, code: &str, message: String) -> ServerAnswer {
     ToolFailure::new(class, effect, code, message).into()
 }

@@ -2,7 +2,7 @@
 //! once as arrive. Decides nothing about repeating: each failure says whether the call had reached the server.
 
 use super::pipes::{Broken, Pipes};
-use super::{Answer, LONGEST_REQUEST, Request, Said};
+use super::{LONGEST_REQUEST, Request, Said, ServerAnswer};
 use crate::tool::mcp::session;
 use crate::tool::{ToolAnswer, ToolFailure, exchange};
 use model::Effect;
@@ -92,7 +92,7 @@ async fn answer(server: Arc<Server>, caller: UnixStream) {
     while let Ok(piece) = log.try_recv() {
         let _ = say(&mut write, &Said::Log(shown(Ok(piece)))).await;
     }
-    let _ = say(&mut write, &Said::Answer(Answer::from(result))).await;
+    let _ = say(&mut write, &Said::Answer(ServerAnswer::from(result))).await;
 }
 
 fn shown(piece: Result<Vec<u8>, broadcast::error::RecvError>) -> String {
