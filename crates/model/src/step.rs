@@ -459,7 +459,8 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
             E::Cancelled { .. } => end(next, S::Cancelled, at, None),
             event => Err(Refused::not_from("step", step.status, name(event), &[])),
         },
-        // An offered step is begun by the program that takes it, or never: an earlier one may be found done after all (R151).
+        // An offered step is begun by the program that takes it, or never: an earlier one may be found done after all (R151), or what it
+        // costs cannot be paid.
         (S::Waiting, event) if step.waits == Some(StepWait::Poller) => match event {
             E::Offered { .. } => unchanged(),
             E::Replayed => {
@@ -483,6 +484,7 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
             next.replayed = true;
             end(next, S::Completed, at, None)
         }
+            E::Failed { error } => end(next, S::Failed, at, Some(error.clone())),
         (S::Pending, E::NotNeeded) => {
             next.unneeded = true;
             end(next, S::Completed, at, None)

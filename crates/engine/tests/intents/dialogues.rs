@@ -42,7 +42,7 @@ pub fn begin(bench: &mut Bench) -> RunId {
 }
 
 /// The step of a dialogue, and what its run shares.
-fn talk() -> (StepPlan, RunPlan) {
+pub fn talk() -> (StepPlan, RunPlan) {
     let look = ToolPlan {
         tool: ToolKind::Http,
         description: String::new(),
