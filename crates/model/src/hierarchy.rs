@@ -17,8 +17,8 @@ pub use end::{
     resubmit_rank, settle_run, stop_agents, supersede_agent,
 };
 pub use fail::{
-    Verified, approve_step, ask_approval, expire_agent, expire_task, fail_agent, fail_rank, fail_step, lose_step,
-    refuse_step, resolve_ticket, verified,
+    Verified, approve_step, ask_approval, expire_agent, expire_task, fail_agent, fail_dialogue, fail_rank, fail_step,
+    lose_step, refuse_step, resolve_ticket, verified,
 };
 pub use hold::{Jobs, go_on, hold_agents, wake_agents};
 

@@ -1,15 +1,15 @@
 //! Dialogues with a model in memory: turns and calls are children of their step, and what has ended is never asked for again.
 
-use crate::agents::{agent, agents_spec, check, once, resolve, step, submit, task, tree};
+use crate::agents::{agent, agents_spec, check, found, once, resolve, step, submit, task, tree};
 use crate::bench::Bench;
 use crate::crashes::{UNDISTURBED, around_every_write};
 use adapters::ToolCall;
 use adapters::tool::fake::Fate;
 use engine::run::Plans;
 use model::plan::{Policy, RunPlan, StepPlan, ToolPlan};
-use model::recovery::ErrorClass;
+use model::recovery::{self, ErrorClass, OnExhausted};
 use model::run::{RunStatus, Ticket};
-use model::spec::{FailureMode, RunSpec};
+use model::spec::{FailureMode, PlanRules, RunSpec};
 use model::step::{StepStatus, StepWait, ToolKind};
 use model::time::{MINUTE, SECOND};
 use model::{Effect, RunId};
@@ -159,4 +159,58 @@ fn what_runs_again_in_a_new_attempt_is_called_under_another_key() {
         assert_eq!(calls.len(), keys.len(), "{rerun}: a call that is made again has another key");
         check(&bench);
     }
+}
+
+/// The model's first answers are failures; a turn's tries are those of its step.
+fn unwilling(bench: &Bench, failures: usize) {
+    let mut left = failures;
+    bench.tool.decide_by(Box::new(move |call, _| match turn(call) {
+        Some(2) if left > 0 => {
+            left -= 1;
+            Fate::fail(ErrorClass::Transient, Effect::Perhaps)
+        }
+        _ => talks(call),
+    }));
+}
+
+fn tried(bench: &mut Bench, max_tries: i64, on_exhausted: OnExhausted) -> RunId {
+    let (talk, shared) = talk();
+    let rules = PlanRules { on_exhausted, ..agents_spec().plan };
+    let agents = vec![agent("one", vec![task("all", vec![StepPlan { max_tries, ..talk }])])];
+    submit(bench, RunSpec { plan: rules, ..agents_spec() }, Plans { agents, shared, ..Plans::default() })
+}
+
+#[test]
+fn retry_of_a_dialogue_is_how_often_each_turn_is_tried() {
+    for (max_tries, status) in [(1, RunStatus::Failed), (4, RunStatus::Failed), (5, RunStatus::Completed)] {
+        let mut bench = Bench::new();
+        unwilling(&bench, 4);
+        let run = tried(&mut bench, max_tries, OnExhausted::Abort);
+        bench.advance(10 * MINUTE);
+        assert_eq!(bench.run(run).status, status, "{max_tries}");
+        let turn = found(&bench, run, "talk/t2");
+        assert_eq!(turn.tries, max_tries, "{turn:?}");
+        assert_eq!(found(&bench, run, "talk").tries, 1, "the dialogue itself is not tried again");
+        check(&bench);
+    }
+}
+
+#[test]
+fn a_dialogue_whose_turn_has_used_its_tries_goes_to_a_person() {
+    let mut bench = Bench::new();
+    unwilling(&bench, 5);
+    let run = tried(&mut bench, 3, OnExhausted::Escalate);
+    bench.advance(10 * MINUTE);
+    let talk = found(&bench, run, "talk");
+    assert_eq!((bench.run(run).status, talk.waits), (RunStatus::Paused, Some(StepWait::Ticket)));
+    let judged = talk.judged.unwrap();
+    assert_eq!((judged.class, judged.effect), (ErrorClass::Transient, Effect::Perhaps));
+    assert_eq!((judged.decision, judged.rule), (recovery::Decided::Escalate, recovery::Rule::TriesUsed));
+    resolve(&mut bench, Ticket::Resume);
+    bench.advance(10 * MINUTE);
+    assert_eq!(bench.run(run).status, RunStatus::Completed, "the failed turn has its tries anew");
+    let mut calls = calls(&bench);
+    calls.sort_unstable();
+    assert_eq!(calls, [1, 1, 1, 1, 6], "what had finished is not asked for again");
+    check(&bench);
 }

@@ -33,6 +33,18 @@ pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &S
     fail_open_step(rows, &step, failure)
 }
 
+/// The dialogue of a step has failed because a turn of it has, after so many tries. These are the tries of the step, which has no others.
+pub fn fail_dialogue<R: Rows>(
+    rows: &mut R,
+    id: StepId,
+    try_number: i64,
+    failure: &StepFailure,
+    tries: i64,
+) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if is_current(&step, try_number) { fail_open_step(rows, &Step { tries, ..step }, failure) } else { Ok(()) }
+}
+
 fn fail_open_step<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(), R::Error> {
     let told = is_told(rows, step, failure)?;
     if rows.is_counted(step) && !told {
