@@ -7,7 +7,9 @@ use model::job::Job;
 use model::run::Run;
 use model::step::{Step, StepStatus, StepWait};
 use model::task::{Task, TaskStatus};
-use model::{AgentId, Failure, OrgId, QuestionId, Refused, RunId, StepId, TaskId};
+use model::usage::UsageBy;
+use model::{AgentId, Credits, Failure, OrgId, QuestionId, Refused, RunId, StepId, TaskId};
+use std::collections::BTreeMap;
 use store::{Event, Tx};
 
 /// A job with the last sign of life of its machine.
@@ -31,6 +33,8 @@ pub struct Tree {
     pub tasks: Vec<Task>,
     pub steps: Vec<Step>,
     pub jobs: Vec<SeenJob>,
+    /// What agents have used in all attempts, by their names: the dearest.
+    pub charged: BTreeMap<String, Credits>,
     /// There are more than these.
     pub cut: bool,
 }
@@ -131,7 +135,10 @@ impl Engine {
                 let steps = store::step::page(tx, id, attempt, Below::Attempt, 0, TREE_STEPS + 1)?;
                 let (steps, more_steps) = cut(steps, TREE_STEPS);
                 let jobs = store::job::seen_of_run(tx, id)?;
-                Ok(Tree { agents, tasks, steps, jobs, cut: more_agents || more_tasks || more_steps, snapshot })
+                let used = store::usage::of_run_by(tx, org, id, UsageBy::Agent, TREE_AGENTS)?;
+                let charged = used.into_iter().map(|(agent, usage)| (agent, usage.charged)).collect();
+                let cut = more_agents || more_tasks || more_steps;
+                Ok(Tree { agents, tasks, steps, jobs, charged, cut, snapshot })
             })
             .await
     }

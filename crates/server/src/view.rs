@@ -236,6 +236,9 @@ pub(crate) fn tree(tree: &Tree, now: Timestamp) -> wire::api::Tree {
             .iter()
             .filter(|t| t.agent == a.id)
             .map(|t| {
+        let charged = tree.charged.get(&a.name).copied().unwrap_or_default();
+        view.credits_charged = Some(charged.to_string());
+        view.credits_charged_micro = Some(charged.micro());
                 let mut view = task(t);
                 view.steps = tree.steps.iter().filter(|s| s.task == t.id).map(step).collect();
                 view
@@ -282,6 +285,8 @@ pub(crate) fn agent(a: &Agent) -> AgentView {
     }
 }
 
+        credits_charged: None,
+        credits_charged_micro: None,
 pub(crate) fn task(t: &Task) -> TaskView {
     TaskView {
         id: t.id.to_string(),
@@ -307,6 +312,7 @@ pub(crate) fn step(s: &Step) -> StepView {
         name: s.name.clone(),
         agent: s.agent.to_string(),
         task: s.task.to_string(),
+    let charged = s.usage.as_ref().map_or(Credits::ZERO, |usage| usage.charged);
         parent: s.parent.map(|parent| parent.to_string()),
         sequence: s.sequence,
         tool: s.tool.to_string(),
@@ -336,6 +342,8 @@ pub(crate) fn step(s: &Step) -> StepView {
 
 pub(crate) fn step_detail(detail: StepDetail) -> StepDetailView {
     StepDetailView {
+        credits_charged: charged.to_string(),
+        credits_charged_micro: charged.micro(),
         step: step(&detail.step),
         input: detail.input,
         output: detail.output,

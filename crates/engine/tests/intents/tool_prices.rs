@@ -1,7 +1,7 @@
 //! What calls of tools cost: set aside before the call, charged once for each try when it has ended, refused before the call when it cannot
 //! be paid.
 
-use crate::agents::{agent, agents_spec, check, found, once, step, submit, submit_agents, task};
+use crate::agents::{agent, agents_spec, check, found, once, step, submit, submit_agents, task, tree};
 use crate::bench::{Bench, now, settings};
 use crate::{dialogues, offers};
 use adapters::tool::fake::Fate;
@@ -14,7 +14,7 @@ use model::plan::{AgentPlan, StepPlan};
 use model::recovery::ErrorClass;
 use model::run::{RunReason, RunStatus};
 use model::spec::{FailureMode, RunSpec};
-use model::step::{StepStatus, ToolKind};
+use model::step::{Step, StepStatus, ToolKind};
 use model::time::{MINUTE, SECOND};
 use model::{Credits, Effect, RunId};
 use serde_json::json;
@@ -122,6 +122,10 @@ fn calls_of_a_model_cost_what_steps_cost() {
     bench.advance(MINUTE);
     assert_eq!(bench.run(run).status, RunStatus::Completed);
     assert_eq!(charges(&bench, run).len(), 2, "two turns call a tool");
+    let tree = tree(&bench, run);
+    let charged = |step: &Step| step.usage.as_ref().map_or(Credits::ZERO, |usage| usage.charged);
+    assert_eq!(charged(&found(&bench, run, "talk/t1/c1")), PRICE);
+    assert_eq!(tree.charged, BTreeMap::from([("one".to_owned(), tree.steps.iter().map(charged).sum())]));
     check(&bench);
 }
 
