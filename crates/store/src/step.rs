@@ -125,7 +125,8 @@ pub fn in_state(tx: &mut Tx, task: TaskId, state: StepStatus, limit: i64) -> Res
     doc::read_all(tx.rows(&IN_STATE, &args![task, state.as_str(), limit])?, 0)
 }
 
-/// Those that failed, in order of creation.
+/// Those of the plan that failed, also those that their tasks do without, in order of creation. What failed below a step was told to its
+/// model or program, and is a failure of the run only if it became one of the step.
 pub fn failed(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<Vec<Step>, Failure> {
     doc::read_all(tx.rows(&FAILED_OF_ATTEMPT, &args![run, attempt, limit])?, 0)
 }
@@ -305,8 +306,10 @@ const PAGE_OF_TASK: Sql = Sql::new(
     "SELECT doc FROM steps
       WHERE run_id = $1 AND attempt = $2 AND task_id = $3 AND id > $4 AND state <> 'replaced' ORDER BY id LIMIT $5",
 );
-const FAILED_OF_ATTEMPT: Sql =
-    Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state = 'failed' ORDER BY id LIMIT $3");
+const FAILED_OF_ATTEMPT: Sql = Sql::new(
+    "SELECT doc FROM steps
+      WHERE run_id = $1 AND attempt = $2 AND state IN ('failed', 'skipped') AND parent_id IS NULL ORDER BY id LIMIT $3",
+);
 const OFFERED: Sql = Sql::new(
     "SELECT s.id, s.run_id FROM steps s JOIN runs r ON r.id = s.run_id
       WHERE s.offer_org = $1 AND s.offer_tool = $2 AND s.id > $3 AND r.status = 'running' ORDER BY s.id LIMIT $4",
