@@ -221,6 +221,18 @@ pub fn begun_elsewhere(
     row.map(|row| Ok((row.str(0)?.to_owned(), StepId(row.int(1)?)))).transpose()
 }
 
+/// The same among steps whose identity begins so and does not end so.
+pub fn begun_below(
+    tx: &mut Tx,
+    run: RunId,
+    content: &str,
+    beginning: &str,
+    but_not: &str,
+) -> Result<Option<(String, StepId)>, Failure> {
+    let row = tx.row(&BEGUN_BELOW, &args![run, content, beginning, but_not])?;
+    row.map(|row| Ok((row.str(0)?.to_owned(), StepId(row.int(1)?)))).transpose()
+}
+
 /// The newest finished step whose identity begins so: the last one of the last attempt. Ids say nothing about it, since each server has a
 /// block of its own.
 pub fn last_recorded(tx: &mut Tx, run: RunId, beginning: &str) -> Result<Option<StepId>, Failure> {
@@ -267,6 +279,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &TRIES,
     &JOURNAL,
     &BEGUN_ELSEWHERE,
+    &BEGUN_BELOW,
     &LAST_RECORDED,
     &RECORD,
     &FORGET,
@@ -344,6 +357,11 @@ const JOURNAL: Sql = Sql::new("SELECT key, state, step_id FROM journal WHERE run
 const BEGUN_ELSEWHERE: Sql = Sql::new(
     "SELECT identity, step_id FROM journal
       WHERE run_id = $1 AND content = $2 AND identity <> $3 ORDER BY step_id LIMIT 1",
+);
+const BEGUN_BELOW: Sql = Sql::new(
+    "SELECT identity, step_id FROM journal
+      WHERE run_id = $1 AND content = $2 AND substr(identity, 1, length($3)) = $3
+        AND substr(identity, 1 + length(identity) - length($4)) <> $4 ORDER BY step_id LIMIT 1",
 );
 const LAST_RECORDED: Sql = Sql::new(
     "SELECT j.step_id FROM journal j JOIN steps s ON s.id = j.step_id

@@ -172,7 +172,12 @@ impl AtHand {
                     }
                 }
                 Found::Failed(failure) if is_child => hierarchy::fail_child(run_tx, id, number, &failure.failure)?,
-                Found::Failed(failure) => hierarchy::fail_step(run_tx, id, number, &failure.failure)?,
+                Found::Failed(failure) => {
+                    if step.tool == ToolKind::Llm {
+                        Rows::set_step(run_tx, Step { talked_out: true, ..step });
+                    }
+                    hierarchy::fail_step(run_tx, id, number, &failure.failure)?;
+                }
                 Found::ChildFailed(failed) => {
                     hierarchy::fail_dialogue(run_tx, id, number, &failed.failure, failed.tries)?;
                 }

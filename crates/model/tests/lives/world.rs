@@ -342,7 +342,7 @@ fn with_pair(bits: u16, position: usize, value: u16) -> u16 {
 impl World {
     pub fn record(&mut self, step: usize, recorded: Option<Recorded>) {
         let value = match recorded {
-            None => 0,
+            None | Some(Recorded::Failed) => 0, // no input of a small world changes: what failed begins again as it was
             Some(Recorded::Begun) => 1,
             Some(Recorded::Done) => 2,
         };
