@@ -227,7 +227,7 @@ fn print(detail: &QuestionDetailView, noun: Noun) {
         ("severity", (noun == lookup::ESCALATION).then(|| it.severity.clone())),
         ("run", Some(format!("{} ({}), attempt {}", it.run, one_line(&detail.run_name), it.attempt))),
         ("step", Some(format!("{} ({}, {})", it.path, it.tool, it.step))),
-        ("same as", it.same_as.as_ref().map(|same| format!("{same}, which an earlier plan began"))),
+        ("same as", it.same_as.as_ref().map(|same| format!("{same}, which was begun before"))),
         ("error", error),
         ("asked", Some(show::ago(it.asked_at))),
         ("expires", it.expires_at.filter(|_| it.status == "open").map(show::clock)),

@@ -1,4 +1,4 @@
-//! The tree of a run of agents as it stands: states, times, tries and errors, with a bound on its length. `repl status` prints it, once or
+//! The tree of a run of agents as it stands: states, times, tries, costs and errors, with a bound on its length. `repl status` prints it, once or
 //! again and again.
 
 use crate::drawing::branch;
@@ -6,6 +6,7 @@ use crate::say::one_line;
 use crate::show::{self, Colour, paint};
 use std::collections::BTreeMap;
 use wire::api::{AgentView, CountsView, ErrorView, StepView, TaskView, Tree};
+use wire::model::Credits;
 use wire::model::time::show_duration;
 
 /// Lines that are drawn; a run may have 100,000 steps.
@@ -55,6 +56,7 @@ impl Pen {
         let mut said = vec![bold(&agent.name), state(&agent.status, agent.outcome.as_deref())];
         said.extend(self.took(agent.started_at, agent.ended_at));
         said.extend(tries(agent.tries));
+        said.extend(cost(agent.credits_charged_micro.unwrap_or(0)));
         said.extend((folded || agent.tasks.is_empty()).then(|| counted(&agent.task_counts, "task")).flatten());
         let machines = agent.jobs.iter().rev().find_map(|job| job.instance.as_ref());
         said.extend(machines.map(|machine| format!("on {machine}")));
@@ -100,6 +102,9 @@ impl Pen {
             let mut said = vec![format!("{} ({})", one_line(name), step.tool), step_state(step)];
             said.extend(self.took(step.started_at, step.ended_at));
             said.extend(tries(step.tries));
+            let below_it = children.get(step.id.as_str()).into_iter().flatten();
+            let charged: i64 = below_it.map(|child| child.credits_charged_micro).sum();
+            said.extend(cost(step.credits_charged_micro + charged));
             said.extend(step.replayed.then(|| "from its record".to_owned()));
             said.extend(step.unneeded.then(|| "not needed".to_owned()));
             said.extend(step.due_at.filter(|due| *due > self.now).map(|due| format!("goes on {}", show::until(due))));
@@ -151,6 +156,11 @@ fn step_state(step: &StepView) -> String {
 
 fn tries(tries: i64) -> Option<String> {
     (tries > 1).then(|| format!("{tries} tries"))
+}
+
+/// What is free says nothing.
+fn cost(micro: i64) -> Option<String> {
+    (micro > 0).then(|| show::credits(&Credits(micro).to_string()))
 }
 
 /// `3 tasks: 2 completed, 1 pending`.
@@ -208,7 +218,13 @@ mod tests {
         let steps = vec![
             step("stp_1", "page", "completed", json!({ "replayed": true })),
             step("stp_2", "write", "running", json!({ "ended_at": null, "tries": 2 })),
-            step("stp_3", "write/t1", "completed", json!({ "parent": "stp_2", "tool": "llm" })),
+            step(
+                "stp_3",
+                "write/t1",
+                "completed",
+                json!({ "parent": "stp_2", "tool": "llm", "credits_charged_micro": 250_000 }),
+            ),
+            step("stp_6", "write/t1/c1", "completed", json!({ "parent": "stp_2", "credits_charged_micro": 1_750_000 })),
             step("stp_4", "mail", "waiting", json!({ "waits": "approval", "ended_at": null })),
             step(
                 "stp_5",
@@ -217,14 +233,16 @@ mod tests {
                 json!({ "uncertain": true, "waits": "ticket", "ended_at": null, "last_error": error }),
             ),
         ];
-        let one = agent("research", "running", None, vec![task("sources", "running", steps)]);
+        let mut one = agent("research", "running", None, vec![task("sources", "running", steps)]);
+        one["credits_charged_micro"] = json!(1_000_000);
         let drawn = lines(&tree(json!([one, agent("later", "pending", None, vec![])])), MOST_LINES, 6_000);
         let expected = [
-            "├─ research · running · 5.0s",
+            "├─ research · running · 5.0s · 1 credit",
             "│  └─ sources · running · 4.0s",
             "│     ├─ page (http) · completed · 2.0s · from its record",
-            "│     ├─ write (http) · running · 5.0s · 2 tries",
-            "│     │  └─ t1 (llm) · completed · 2.0s",
+            "│     ├─ write (http) · running · 5.0s · 2 tries · 2 credits",
+            "│     │  ├─ t1 (llm) · completed · 2.0s · 0.25 credits",
+            "│     │  └─ t1/c1 (http) · completed · 2.0s · 1.75 credits",
             "│     ├─ mail (http) · waits for an approval · 5.0s",
             "│     └─ pay (http) · running, outcome unknown · 5.0s",
             "│        the server failed (http_500)",

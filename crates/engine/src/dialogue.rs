@@ -8,8 +8,7 @@ use adapters::ToolFailure;
 use adapters::tool::mcp::MOST_TOOLS;
 use model::Effect;
 use model::plan::{LLM_TURN_TIMEOUT_MS, Policy, RunPlan, ToolPlan};
-use model::recovery::{ErrorClass, MAX_TRIES};
-use model::run::LastError;
+use model::recovery::{ErrorClass, MAX_TRIES, StepFailure};
 use model::step::ToolKind;
 use offers::{Offers, is_server};
 use plan::{OutputSchema, Scope};
@@ -40,6 +39,8 @@ pub(crate) struct Dialogue {
     scope: Scope,
     /// Tokens that the model reads.
     context: i64,
+    /// How often a turn, or a list of tools, is asked for: the tries of the step, which has no others.
+    max_tries: i64,
     /// Lists of tools (`tools/files`), turns (`t3`) and calls (`t3/c1`) that have ended.
     ended: BTreeMap<String, Ended>,
     /// What people said, by the turn that tells it to the model.
@@ -51,7 +52,14 @@ pub(crate) struct Dialogue {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum Ended {
     Answered(Value),
-    Failed(LastError),
+    Failed(ChildFailure),
+}
+
+/// How the last try of a child failed, and how many it had.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct ChildFailure {
+    pub(crate) failure: StepFailure,
+    pub(crate) tries: i64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -59,7 +67,10 @@ pub(crate) enum Next {
     /// These have to end first. Turns come alone, the calls of one turn together.
     Children(Vec<Wanted>),
     Done(Value),
+    /// By what was said in it.
     Failed(ToolFailure),
+    /// A turn, or a list of tools, was not answered.
+    ChildFailed(ChildFailure),
 }
 
 /// A turn or a call that comes next.
@@ -88,10 +99,16 @@ impl Dialogue {
             tools,
             scope,
             context,
+            max_tries: MAX_TRIES,
             ended: BTreeMap::new(),
             heard: BTreeMap::new(),
             offered: BTreeMap::new(),
         }
+    }
+
+    pub(crate) fn tried(mut self, max_tries: i64) -> Dialogue {
+        self.max_tries = max_tries;
+        self
     }
 
     /// The dialogue of a planner: its answer is a plan within these limits.
@@ -130,9 +147,11 @@ impl Dialogue {
             let child = format!("tools/{name}");
             match self.ended.get(&child) {
                 Some(Ended::Answered(list)) => drop(lists.insert(name.as_str(), list)),
-                Some(Ended::Failed(error)) => {
-                    let why = format!("the tools of `{name}` cannot be listed: {}", error.message);
-                    return Err(failed(ErrorClass::Permanent, &error.code, why));
+                Some(Ended::Failed(failed)) => {
+                    let mut failed = failed.clone();
+                    let error = &mut failed.failure.error;
+                    error.message = format!("the tools of `{name}` cannot be listed: {}", error.message);
+                    return Err(Next::ChildFailed(failed));
                 }
                 None => wanted.push(self.listing(child, tool)?),
             }
@@ -156,7 +175,7 @@ impl Dialogue {
             tool: tool.tool,
             idempotent: true,
             timeout_ms: tool.timeout_ms,
-            max_tries: MAX_TRIES,
+            max_tries: self.max_tries,
             kept: input.clone(),
             input,
             ask: false,
@@ -218,13 +237,14 @@ impl Dialogue {
             match self.ended.get(&name) {
                 None => return Err(Next::Children(vec![self.turn(name, last, offers, history)])),
                 Some(Ended::Answered(answer)) => return Ok(answer.clone()),
-                Some(Ended::Failed(error)) if error.code == CONTEXT_LENGTH && history.shorten() => {
+                Some(Ended::Failed(failed)) if failed.failure.error.code == CONTEXT_LENGTH => {
+                    if !history.shorten() {
+                        let why = failed.failure.error.message.clone();
+                        return Err(self::failed(ErrorClass::Permanent, CONTEXT_LENGTH, why));
+                    }
                     name = format!("t{turn}/short");
                 }
-                Some(Ended::Failed(error)) => {
-                    let (class, effect) = (ErrorClass::Permanent, Effect::Done);
-                    return Err(Next::Failed(ToolFailure::new(class, effect, &error.code, error.message.clone())));
-                }
+                Some(Ended::Failed(failed)) => return Err(Next::ChildFailed(failed.clone())),
             }
         }
     }
@@ -245,7 +265,7 @@ impl Dialogue {
             tool: ToolKind::Llm,
             idempotent: true,
             timeout_ms: Some(self.input["turn_timeout_ms"].as_i64().unwrap_or(LLM_TURN_TIMEOUT_MS)),
-            max_tries: MAX_TRIES,
+            max_tries: self.max_tries,
             input: Value::Object(input),
             kept,
             ask: false,
@@ -259,7 +279,9 @@ impl Dialogue {
             let name = format!("t{turn}/c{}", at + 1);
             let text = match (self.ended.get(&name), self.call(name.clone(), call, offers)) {
                 (Some(Ended::Answered(output)), _) => output.to_string(),
-                (Some(Ended::Failed(error)), _) => error_text(&error.code, &error.message),
+                (Some(Ended::Failed(failed)), _) => {
+                    error_text(&failed.failure.error.code, &failed.failure.error.message)
+                }
                 (None, Ok(call)) => {
                     wanted.push(call);
                     continue;

@@ -24,6 +24,8 @@ use store::{Hint, Installation, Lane, Tx};
 pub const MAX_DATA_BYTES: usize = 256 * 1024;
 const MAX_NAME: usize = 200;
 const MAX_KEY: usize = 1000;
+/// Steps of an attempt, those of programs included. A script that begins steps in a loop without an end is refused beyond.
+const MAX_STEPS: i64 = 1_000_000;
 pub const DEFAULT_LEASE_MS: i64 = 60_000;
 const LEASES_MS: std::ops::RangeInclusive<i64> = 1_000..=model::time::DAY;
 
@@ -395,6 +397,7 @@ impl RunTx<'_> {
                 return Ok(standing);
             }
         }
+        check_room(self.run.step_count)?;
         let identity = self.identity_below(&parent, &format!("{}#{item}", begin.name))?;
         let key = plan::key(self.run.id, &identity, ToolKind::External, &Value::Null);
         let child = NewChild {
@@ -621,6 +624,14 @@ impl RunTx<'_> {
     }
 }
 
+fn check_room(steps: i64) -> Result<(), Refused> {
+    if steps < MAX_STEPS {
+        return Ok(());
+    }
+    let why = format!("the run has {steps} steps, and more than {MAX_STEPS} are not possible: begin another run");
+    Err(Refused::Conflict { why })
+}
+
 fn go(child: &Step, lease_ms: i64) -> Standing {
     Standing::Go { step: child.id, fence: child.tries, key: child.key.clone().unwrap_or_default(), lease_ms }
 }
@@ -628,4 +639,16 @@ fn go(child: &Step, lease_ms: i64) -> Standing {
 /// An error as a program reports it, without a class.
 pub fn failure(code: Option<String>, message: String, effect: Option<Effect>) -> Report {
     Report { code, message, class: None, effect }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_has_a_million_steps_and_no_more() {
+        assert_eq!(check_room(MAX_STEPS - 1), Ok(()));
+        let refused = check_room(MAX_STEPS).unwrap_err().to_string();
+        assert!(refused.contains("the run has 1000000 steps"), "{refused}");
+    }
 }

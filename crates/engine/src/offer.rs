@@ -91,9 +91,13 @@ impl Engine {
             let Some((last, _)) = found.last() else { return Ok(None) };
             after = last.0;
             for (step, run) in found {
-                let taken = self.take(poll, (step, run), key.cloned(), render.clone()).await?;
-                if taken.is_some() {
-                    return Ok(taken);
+                match self.take(poll, (step, run), key.cloned(), render.clone()).await {
+                    Ok(None) => {}
+                    // Programs poll for the steps of all runs of their org: one step that cannot be begun does not stop them.
+                    Err(Failure::Refused(refused)) if !matches!(refused, Refused::KeyBusy { .. }) => {
+                        tracing::warn!(%run, %step, %refused, "an offered step could not be begun");
+                    }
+                    taken => return taken,
                 }
             }
         }
@@ -181,9 +185,13 @@ impl RunTx<'_> {
     }
 
     fn take_offered(&mut self, id: StepId, lease_ms: i64) -> Result<Option<Taken>, Failure> {
+        // First: what is reserved for a try that then does not begin would be reserved again, under the same key, at the next poll.
+        if !hierarchy::may_be_taken(self, id)? {
+            return Ok(None);
+        }
         let offered = Rows::step(self, id)?;
         let price = self.call_price(offered.tool);
-        if offered.waits == Some(StepWait::Poller) && !price.is_zero() && !self.can_hold(&offered, price)? {
+        if !price.is_zero() && !self.can_hold(&offered, price)? {
             let refused = Ready::Unaffordable(crate::tool_price::cannot_be_paid(offered.tool, price));
             hierarchy::answer_offered(self, id, refused)?;
             let at = self.at;

@@ -19,10 +19,12 @@ use store::step::Data;
 /// Agents that are read at once.
 const PAGE: i64 = 50;
 
-/// The goal, the inputs and the answer of a run of agents.
+/// The goal, the plan, the inputs and the answer of a run of agents.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct RunValues {
     pub goal: Option<String>,
+    /// The present plan as it was written, if a planner has made it or may make the next one.
+    pub plan: Option<Value>,
     pub inputs: Option<Value>,
     pub output: Option<Value>,
     /// Why the output cannot be evaluated.
@@ -55,7 +57,8 @@ fn program_values(tx: &mut Tx, run: &Run) -> Result<RunValues, Failure> {
 fn values(tx: &mut Tx, run: &Run) -> Result<RunValues, Failure> {
     let shared = store::plan::shared(tx, run.id)?;
     let (goal, inputs) = (shared.goal.clone(), Value::Object(shared.inputs));
-    let known = RunValues { goal: goal.clone(), inputs: Some(inputs.clone()), ..RunValues::default() };
+    let plan = store::plan::source(tx, run.id, run.plan_version)?;
+    let known = RunValues { goal: goal.clone(), plan, inputs: Some(inputs.clone()), ..RunValues::default() };
     let (RunStatus::Completed, Some(template)) = (run.status, shared.output) else { return Ok(known) };
     let template = match Template::parse(&template) {
         Ok(template) => template,

@@ -1,24 +1,28 @@
-//! After a new plan was made: a step that would do what a step of an earlier plan did under another name. The journal knows steps by their
-//! names, so it does not answer for it; a person approves it first.
+//! A step that would do what was done under another name: by a step of an earlier plan, or by a call of an earlier dialogue of the same
+//! step. The journal knows steps by their names, so it does not answer for it; a person approves it first.
 
+use crate::child::generation_of;
 use crate::run_tx::RunTx;
-use crate::step::Call;
-use model::Failure;
+use crate::step::{Call, NEXT_DIALOGUE};
 use model::hierarchy::Rows;
 use model::question::SameStep;
 use model::step::{Step, ToolKind};
+use model::{Failure, StepId};
 
 impl RunTx<'_> {
     /// Whether a person may have to be asked about this step although its policy allows it.
     pub(crate) fn may_repeat_another(&mut self, step: &Step) -> Result<bool, Failure> {
         let replanned = self.run.plan_version > 1 + i64::from(self.run.spec.plan.goal);
-        if !replanned || step.idempotent || !step.tool.has_effect() {
+        if step.idempotent || !step.tool.has_effect() {
             return Ok(false);
         }
         // What a program begins below its step is the program's own matter, in whichever plan.
         Ok(match step.parent {
-            Some(parent) => Rows::step(self, parent)?.tool == ToolKind::Llm,
-            None => true,
+            Some(parent) => {
+                let parent = Rows::step(self, parent)?;
+                parent.tool == ToolKind::Llm && (replanned || generation_of(&parent) > NEXT_DIALOGUE)
+            }
+            None => replanned,
         })
     }
 
@@ -29,6 +33,9 @@ impl RunTx<'_> {
             return Ok(None);
         }
         let content = plan::content(step.tool, &call.input);
+        if let Some(same) = self.same_call(step, call, &content)? {
+            return Ok(Some(same));
+        }
         let found = store::step::begun_elsewhere(self.tx, self.run.id, &content, &call.identity)?;
         let Some((identity, id)) = found else { return Ok(None) };
         let Some(earlier) = store::step::find(self.tx, id)? else { return Ok(None) };
@@ -36,12 +43,31 @@ impl RunTx<'_> {
         if Rows::agent(self, earlier.agent)?.plan_version >= version {
             return Ok(None);
         }
-        let path = identity.rsplit_once('#').map_or(identity.as_str(), |(path, _)| path).to_owned();
-        Ok(Some(SameStep { step: id, path }))
+        Ok(Some(same(&identity, id)))
+    }
+
+    /// The call of an earlier dialogue of the same step that was made with the same tool and input. Two calls of one dialogue may well do
+    /// the same: the model has seen what came of the first.
+    fn same_call(&mut self, step: &Step, call: &Call, content: &str) -> Result<Option<SameStep>, Failure> {
+        let Some(parent) = step.parent.map(|parent| Rows::step(self, parent)).transpose()? else { return Ok(None) };
+        let Some((path, generation)) = parent.identity.as_deref().and_then(|identity| identity.rsplit_once('#')) else {
+            return Ok(None);
+        };
+        let (beginning, end) = (format!("{path}/"), format!("#{generation}"));
+        if !call.identity.starts_with(&beginning) || generation_of(&parent) <= NEXT_DIALOGUE {
+            return Ok(None);
+        }
+        let found = store::step::begun_below(self.tx, self.run.id, content, &beginning, &end)?;
+        Ok(found.map(|(identity, id)| same(&identity, id)))
     }
 
     /// What the journal finds a step by that does the same.
     pub(crate) fn content_of(step: &Step, input: &serde_json::Value) -> Option<String> {
         (!step.idempotent).then(|| plan::content(step.tool, input))
     }
+}
+
+fn same(identity: &str, step: StepId) -> SameStep {
+    let path = identity.rsplit_once('#').map_or(identity, |(path, _)| path).to_owned();
+    SameStep { step, path }
 }

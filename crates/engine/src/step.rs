@@ -9,7 +9,7 @@ use model::question::QuestionStatus;
 use model::run::LastError;
 use model::step::{Recorded, Step, StepStatus, StepWait, ToolKind};
 use model::task::Task;
-use model::{AgentId, Failure, Timestamp, bug};
+use model::{AgentId, Failure, RunId, Timestamp, Trouble, bug};
 use serde_json::Value;
 use std::sync::Arc;
 use store::step::{Data, JournalRow};
@@ -74,6 +74,19 @@ pub(crate) struct Call {
     pub(crate) input: Value,
 }
 
+/// Added to the generation of a step for each of its dialogues that has failed. Generations below it are those of attempts with `rerun`.
+pub(crate) const NEXT_DIALOGUE: i64 = 1_000;
+
+impl Call {
+    fn of_next_dialogue(self, run: RunId, tool: ToolKind) -> Result<Call, Failure> {
+        let identity: Result<plan::Identity, _> = self.identity.parse();
+        let before = identity.map_err(|why| Trouble::internal(format!("{}: {why}", self.identity)))?;
+        let next = plan::Identity { generation: before.generation + NEXT_DIALOGUE, ..before };
+        let key = plan::key(run, &next, tool, &self.input);
+        Ok(Call { identity: next.to_string(), key, input: self.input })
+    }
+}
+
 /// What the expressions of a task gave.
 #[derive(Debug, Clone)]
 pub(crate) enum PreparedTask {
@@ -123,9 +136,9 @@ impl RunTx<'_> {
             }
         };
         let policy = self.policy_of(step, place);
-        let recorded = match bug!(journal_after_the_act) {
-            true => None,
-            false => store::step::journal(self.tx, self.run.id, &call.identity)?,
+        let (call, recorded) = match bug!(journal_after_the_act) {
+            true => (call, None),
+            false => self.recorded(step, call)?,
         };
         let (call, approved) = match policy {
             Policy::Ask => self.as_approved(call, recorded.as_ref())?,
@@ -145,11 +158,28 @@ impl RunTx<'_> {
                 ready => Ok(ready),
             },
             Some(_) if bug!(begun_row_overlooked) => self.permitted(step, place, call, policy, approved),
-            Some(row) if row.key == call.key && !step.may_be_repeated() && !self.is_resumed(step)? => {
+            Some(row)
+                if row.key == call.key
+                    && row.state == Recorded::Begun
+                    && !step.may_be_repeated()
+                    && !self.is_resumed(step)? =>
+            {
                 self.note_call(step, call)?;
                 Ok(Ready::Unknown)
             }
             _ => self.permitted(step, place, call, policy, approved),
+        }
+    }
+
+    /// What the journal says of a step. A dialogue that failed by what was said in it is followed by one of another generation, whose turns
+    /// and calls have no records yet: the same turns would lead to the same end.
+    fn recorded(&mut self, step: &Step, mut call: Call) -> Result<(Call, Option<JournalRow>), Failure> {
+        loop {
+            let row = store::step::journal(self.tx, self.run.id, &call.identity)?;
+            if step.tool != ToolKind::Llm || row.as_ref().is_none_or(|row| row.state != Recorded::Failed) {
+                return Ok((call, row));
+            }
+            call = call.of_next_dialogue(self.run.id, step.tool)?;
         }
     }
 
@@ -252,10 +282,11 @@ impl RunTx<'_> {
     fn note_call(&mut self, step: &Step, call: Call) -> Result<(), Failure> {
         if step.key.is_none() {
             store::step::insert_data(self.tx, step.id, Data::Input, &call.input)?;
-            let content = RunTx::content_of(step, &call.input);
-            let next = Step { key: Some(call.key), identity: Some(call.identity), content, ..step.clone() };
-            Rows::set_step(self, next);
+        } else if step.identity.as_deref() == Some(call.identity.as_str()) {
+            return Ok(());
         }
+        let content = RunTx::content_of(step, &call.input);
+        Rows::set_step(self, Step { key: Some(call.key), identity: Some(call.identity), content, ..step.clone() });
         Ok(())
     }
 
@@ -283,7 +314,8 @@ impl RunTx<'_> {
                 key: step.key.clone().unwrap_or_default(),
                 state,
                 step: step.answer.unwrap_or(step.id),
-                content: step.content.clone(),
+                // Doing under another name what has failed is no repetition.
+                content: step.content.clone().filter(|_| state != Recorded::Failed),
             });
             match &row {
                 // What a row that was replaced has recorded stands; the row in its place records anew.

@@ -7,7 +7,9 @@ use model::job::Job;
 use model::run::Run;
 use model::step::{Step, StepStatus, StepWait};
 use model::task::{Task, TaskStatus};
-use model::{AgentId, Failure, JobId, OrgId, QuestionId, Refused, RunId, StepId, TaskId};
+use model::usage::UsageBy;
+use model::{AgentId, Credits, Failure, JobId, OrgId, QuestionId, Refused, RunId, StepId, TaskId};
+use std::collections::BTreeMap;
 use store::{Event, Tx};
 
 /// A job with the last sign of life of its machine.
@@ -32,6 +34,8 @@ pub struct Tree {
     pub tasks: Vec<Task>,
     pub steps: Vec<Step>,
     pub jobs: Vec<SeenJob>,
+    /// What agents have used in all attempts, by their names: the dearest.
+    pub charged: BTreeMap<String, Credits>,
     /// There are more than these.
     pub cut: bool,
 }
@@ -132,8 +136,10 @@ impl Engine {
                 let steps = store::step::page(tx, id, attempt, Below::Attempt, 0, TREE_STEPS + 1)?;
                 let (steps, more_steps) = cut(steps, TREE_STEPS);
                 let (jobs, more_jobs) = cut(store::job::seen_page(tx, id, (attempt, 0), TREE_JOBS + 1)?, TREE_JOBS);
+                let used = store::usage::of_run_by(tx, org, id, UsageBy::Agent, TREE_AGENTS)?;
+                let charged = used.into_iter().map(|(agent, usage)| (agent, usage.charged)).collect();
                 let cut = more_agents || more_tasks || more_steps || more_jobs;
-                Ok(Tree { agents, tasks, steps, jobs, cut, snapshot })
+                Ok(Tree { agents, tasks, steps, jobs, charged, cut, snapshot })
             })
             .await
     }

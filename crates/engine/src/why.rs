@@ -245,9 +245,10 @@ fn asked(open: &[Question], kind: StepWait, at: Timestamp, why: &mut Why) {
         let since = show_duration(at.since(question.asked_at));
         let error = question.error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
         let what = if kind == StepWait::Ticket { "a decision about" } else { "the approval of" };
-        let same = question.same_as.as_ref().map_or_else(String::new, |same| {
-            format!(": an earlier plan did the same as {} ({})", same.path, same.step)
-        });
+        let same = question
+            .same_as
+            .as_ref()
+            .map_or_else(String::new, |same| format!(": the same was begun before, as {} ({})", same.path, same.step));
         why.facts.push(format!("{} waits for {what} {} for {since}{error}{same}", question.id, question.path));
         why.next.push(format!("look at it: repl {noun} show {}", question.id));
     }

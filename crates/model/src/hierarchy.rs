@@ -10,15 +10,15 @@ mod end;
 mod fail;
 mod hold;
 
-pub use begin::{answer_offered, begin_agents, begin_rank, begin_steps, end_timer, take_step};
+pub use begin::{answer_offered, begin_agents, begin_rank, begin_steps, end_timer, may_be_taken, take_step};
 pub use child::{MAX_OPEN_CHILDREN, NewChild, add_child, begin_child, complete_child, fail_child, lose_child};
 pub use end::{
     cancel_rank, cancel_step, complete_rank, complete_step, continue_endings, is_current, is_to_stop, renew_agent,
     resubmit_rank, settle_run, stop_agents, supersede_older,
 };
 pub use fail::{
-    Verified, approve_step, ask_approval, expire_agent, expire_task, fail_agent, fail_rank, fail_step, lose_step,
-    refuse_step, resolve_ticket, verified,
+    Verified, approve_step, ask_approval, expire_agent, expire_task, fail_agent, fail_dialogue, fail_rank, fail_step,
+    lose_step, refuse_step, resolve_ticket, verified,
 };
 pub use hold::{Jobs, go_on, hold_agents, wake_agents};
 

@@ -38,7 +38,7 @@ pub struct Question {
     pub severity: Severity,
     /// The key of the step, which has the hash of its exact input in it: an approval is good for nothing else.
     pub key: String,
-    /// Of an approval: a step of an earlier plan did the same under another name.
+    /// Of an approval: a step of an earlier plan, or a call of an earlier dialogue of its step, did the same under another name.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub same_as: Option<SameStep>,
     /// Why a ticket was opened.

@@ -7,7 +7,8 @@ use crate::recovery::Judged;
 use crate::run::LastError;
 use crate::task::Task;
 use crate::{
-    AgentId, Credits, JobId, OrgId, Outcome, Refused, RunId, StepId, TaskId, Timestamp, moved, string_enum, unchanged,
+    AgentId, Credits, Effect, JobId, OrgId, Outcome, Refused, RunId, StepId, TaskId, Timestamp, moved, string_enum,
+    unchanged,
 };
 use serde::{Deserialize, Serialize};
 
@@ -81,12 +82,13 @@ impl Step {
 }
 
 string_enum! {
-    /// What the journal says of a step's identity: begun with an unknown outcome, or finished with an output.
-    pub enum Recorded { Begun = "begun", Done = "done" }
+    /// What the journal says of a step's identity: begun with an unknown outcome, finished with an output, or failed after it had its
+    /// effect. What failed may begin again, but not with another input; a dialogue that failed is another one then.
+    pub enum Recorded { Begun = "begun", Done = "done", Failed = "failed" }
 }
 
 impl Step {
-    /// What the journal has to say after this row is written. A step that failed, or surely did not happen, may begin again.
+    /// What the journal has to say after this row is written. A step that surely did not happen may begin again as if it never had.
     pub fn recorded(&self) -> Option<Recorded> {
         match self.status {
             StepStatus::Completed if self.unneeded => None,
@@ -94,8 +96,15 @@ impl Step {
             StepStatus::Running => Some(Recorded::Begun),
             _ if self.found_done => Some(Recorded::Done),
             _ if self.outcome_unknown => Some(Recorded::Begun),
+            _ if self.parent.is_none() && self.has_failed_for_good() => Some(Recorded::Failed),
             _ => None,
         }
+    }
+
+    /// What failed below a step is the matter of its model or its program.
+    fn has_failed_for_good(&self) -> bool {
+        let had_its_effect = self.judged.is_some_and(|judged| judged.effect == Effect::Done);
+        self.talked_out || (had_its_effect && !self.idempotent && self.tool != ToolKind::Llm)
     }
 }
 
@@ -236,6 +245,9 @@ pub struct Step {
     /// Its work is what its children do: no holder and no machine acts on the step itself.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub by_children: bool,
+    /// Its dialogue has failed by what was said in it: no other answer would come of the same turns.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub talked_out: bool,
     /// The end of the lease of the program that works on it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lease: Option<Lease>,
@@ -321,6 +333,7 @@ impl Step {
             item: None,
             children: Children::default(),
             by_children: plan.tool == ToolKind::Llm,
+            talked_out: false,
             lease: None,
             leases_due: None,
             found_done: false,
@@ -459,7 +472,8 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
             E::Cancelled { .. } => end(next, S::Cancelled, at, None),
             event => Err(Refused::not_from("step", step.status, name(event), &[])),
         },
-        // An offered step is begun by the program that takes it, or never: an earlier one may be found done after all (R151).
+        // An offered step is begun by the program that takes it, or never: an earlier one may be found done after all (R151), or what it
+        // costs cannot be paid.
         (S::Waiting, event) if step.waits == Some(StepWait::Poller) => match event {
             E::Offered { .. } => unchanged(),
             E::Replayed => {
@@ -470,6 +484,7 @@ pub fn apply(step: &Step, event: &StepEvent, at: Timestamp) -> Result<Outcome<St
                 let taken = begun(next, *fence, at);
                 moved(taken, [C::WakeAt { at }]) // the agent's clock runs again: its deadlines have a time
             }
+            E::Failed { error } => end(next, S::Failed, at, Some(error.clone())),
             E::Cancelled { .. } => end(next, S::Cancelled, at, None),
             event => Err(Refused::not_from("step", step.status, name(event), &[])),
         },
@@ -579,6 +594,7 @@ fn begun(mut next: Step, fence: i64, at: Timestamp) -> Step {
     next.held_back_by = None;
     next.waits = None;
     next.offer = None;
+    next.talked_out = false;
     next
 }
 

@@ -202,7 +202,7 @@ pub(crate) async fn show(
     Ok(Json(shown(&state, reader.org(), &snapshot).await?))
 }
 
-/// A run by itself: of a run of agents also what it was given and what it answers.
+/// A run by itself: of a run of agents also its plan, what it was given and what it answers.
 async fn shown(state: &Shared, org: OrgId, snapshot: &RunSnapshot) -> HandlerResult<RunView> {
     let view = view::run(snapshot, Timestamp(now_ms()));
     if !matches!(snapshot.run.spec.kind, RunKind::Agents | RunKind::External) {
@@ -210,7 +210,8 @@ async fn shown(state: &Shared, org: OrgId, snapshot: &RunSnapshot) -> HandlerRes
     }
     let values = state.engine.run_values(org, snapshot.run.id).await?;
     let (task, inputs, output) = (values.goal, values.inputs, values.output);
-    Ok(RunView { task, inputs, output, output_error: values.output_error, ..view })
+    let context = view::context(&snapshot.run, values.plan);
+    Ok(RunView { task, context, inputs, output, output_error: values.output_error, ..view })
 }
 
 pub(crate) async fn why(

@@ -79,7 +79,7 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
         last_heartbeat: ms(snapshot.beat_at),
         termination_reason: run.termination.as_ref().map(|t| t.reason.to_string()),
         escalation_ticket_id: snapshot.ticket.map(|ticket| ticket.to_string()),
-        context: serde_json::json!({ "decomposition": null, "replan_count": replans(run) }),
+        context: context(run, None),
         exit_code: run.exit_code,
         signal: run.signal,
         warm: job.filter(|j| j.instance.is_some()).map(|j| j.warm),
@@ -109,6 +109,11 @@ pub(crate) fn cached_from(run: &Run) -> Option<CachedFrom> {
     let called = run.call.as_ref()?;
     let (exec, node) = (called.exec.clone()?, called.node.clone());
     Some(CachedFrom { run: called.run.map(|run| run.to_string()), exec, node, hit: called.execution.is_none() })
+}
+
+/// `plan`: as it was written, where the run is shown by itself.
+pub(crate) fn context(run: &Run, plan: Option<serde_json::Value>) -> serde_json::Value {
+    serde_json::json!({ "decomposition": plan, "replan_count": replans(run) })
 }
 
 /// The first plan of a run with a goal is made by a planner too, and is none that replaces another.
@@ -234,6 +239,9 @@ pub(crate) fn attempt(a: &Attempt) -> AttemptView {
 pub(crate) fn tree(tree: &Tree, now: Timestamp) -> wire::api::Tree {
     let agents = tree.agents.iter().map(|a| {
         let mut view = agent(a);
+        let charged = tree.charged.get(&a.name).copied().unwrap_or_default();
+        view.credits_charged = Some(charged.to_string());
+        view.credits_charged_micro = Some(charged.micro());
         view.tasks = tree
             .tasks
             .iter()
@@ -280,6 +288,8 @@ pub(crate) fn agent(a: &Agent) -> AgentView {
         last_error: error(&a.last_error),
         started_at: ms(a.started_at),
         ended_at: ms(a.ended_at),
+        credits_charged: None,
+        credits_charged_micro: None,
         tasks: Vec::new(),
         jobs: Vec::new(),
     }
@@ -305,6 +315,7 @@ pub(crate) fn task(t: &Task) -> TaskView {
 }
 
 pub(crate) fn step(s: &Step) -> StepView {
+    let charged = s.usage.as_ref().map_or(Credits::ZERO, |usage| usage.charged);
     StepView {
         id: s.id.to_string(),
         name: s.name.clone(),
@@ -334,6 +345,8 @@ pub(crate) fn step(s: &Step) -> StepView {
         started_at: ms(s.started_at),
         began_at: ms(s.began_at),
         ended_at: ms(s.ended_at),
+        credits_charged: charged.to_string(),
+        credits_charged_micro: charged.micro(),
     }
 }
 

@@ -125,7 +125,8 @@ pub fn in_state(tx: &mut Tx, task: TaskId, state: StepStatus, limit: i64) -> Res
     doc::read_all(tx.rows(&IN_STATE, &args![task, state.as_str(), limit])?, 0)
 }
 
-/// Those that failed, in order of creation.
+/// Those of the plan that failed, also those that their tasks do without, in order of creation. What failed below a step was told to its
+/// model or program, and is a failure of the run only if it became one of the step.
 pub fn failed(tx: &mut Tx, run: RunId, attempt: i64, limit: i64) -> Result<Vec<Step>, Failure> {
     doc::read_all(tx.rows(&FAILED_OF_ATTEMPT, &args![run, attempt, limit])?, 0)
 }
@@ -220,6 +221,18 @@ pub fn begun_elsewhere(
     row.map(|row| Ok((row.str(0)?.to_owned(), StepId(row.int(1)?)))).transpose()
 }
 
+/// The same among steps whose identity begins so and does not end so.
+pub fn begun_below(
+    tx: &mut Tx,
+    run: RunId,
+    content: &str,
+    beginning: &str,
+    but_not: &str,
+) -> Result<Option<(String, StepId)>, Failure> {
+    let row = tx.row(&BEGUN_BELOW, &args![run, content, beginning, but_not])?;
+    row.map(|row| Ok((row.str(0)?.to_owned(), StepId(row.int(1)?)))).transpose()
+}
+
 /// The newest finished step whose identity begins so: the last one of the last attempt. Ids say nothing about it, since each server has a
 /// block of its own.
 pub fn last_recorded(tx: &mut Tx, run: RunId, beginning: &str) -> Result<Option<StepId>, Failure> {
@@ -266,6 +279,7 @@ pub(crate) const ALL: &[&Sql] = &[
     &TRIES,
     &JOURNAL,
     &BEGUN_ELSEWHERE,
+    &BEGUN_BELOW,
     &LAST_RECORDED,
     &RECORD,
     &FORGET,
@@ -305,8 +319,10 @@ const PAGE_OF_TASK: Sql = Sql::new(
     "SELECT doc FROM steps
       WHERE run_id = $1 AND attempt = $2 AND task_id = $3 AND id > $4 AND state <> 'replaced' ORDER BY id LIMIT $5",
 );
-const FAILED_OF_ATTEMPT: Sql =
-    Sql::new("SELECT doc FROM steps WHERE run_id = $1 AND attempt = $2 AND state = 'failed' ORDER BY id LIMIT $3");
+const FAILED_OF_ATTEMPT: Sql = Sql::new(
+    "SELECT doc FROM steps
+      WHERE run_id = $1 AND attempt = $2 AND state IN ('failed', 'skipped') AND parent_id IS NULL ORDER BY id LIMIT $3",
+);
 const OFFERED: Sql = Sql::new(
     "SELECT s.id, s.run_id FROM steps s JOIN runs r ON r.id = s.run_id
       WHERE s.offer_org = $1 AND s.offer_tool = $2 AND s.id > $3 AND r.status = 'running' ORDER BY s.id LIMIT $4",
@@ -341,6 +357,11 @@ const JOURNAL: Sql = Sql::new("SELECT key, state, step_id FROM journal WHERE run
 const BEGUN_ELSEWHERE: Sql = Sql::new(
     "SELECT identity, step_id FROM journal
       WHERE run_id = $1 AND content = $2 AND identity <> $3 ORDER BY step_id LIMIT 1",
+);
+const BEGUN_BELOW: Sql = Sql::new(
+    "SELECT identity, step_id FROM journal
+      WHERE run_id = $1 AND content = $2 AND substr(identity, 1, length($3)) = $3
+        AND substr(identity, 1 + length(identity) - length($4)) <> $4 ORDER BY step_id LIMIT 1",
 );
 const LAST_RECORDED: Sql = Sql::new(
     "SELECT j.step_id FROM journal j JOIN steps s ON s.id = j.step_id

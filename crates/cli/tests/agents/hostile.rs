@@ -161,6 +161,21 @@ const KEY: &str = "sk-model-canary-81726354";
 /// The servers that get secrets repeat them: in answers, in errors, in redirects. The product passes none of it on.
 #[test]
 fn a_secret_appears_nowhere() {
+    let scene = repeating(|script, recorder| Scene::new(script, recorder));
+    tell_all(&scene, |scene| {
+        scene.home.done(&["control", "stop"]);
+        Vec::new()
+    });
+}
+
+/// Its rows are looked at as a dump tells them.
+#[test]
+fn a_secret_appears_nowhere_on_postgresql_with_two_servers_and_two_workers() {
+    let scene = repeating(|script, recorder| Scene::of_many(script, recorder, ""));
+    tell_all(&scene, |scene| scene.home.many().dump_database());
+}
+
+fn repeating(make: impl FnOnce(Script, Recorder) -> Scene) -> Scene {
     let recorder = Recorder::answering(|record, _| {
         let all = format!("{:?} {}", record.headers, record.headers.get("authorization").cloned().unwrap_or_default());
         match record.path.as_str() {
@@ -182,12 +197,18 @@ fn a_secret_appears_nowhere() {
         ),
         ("fail".to_owned(), vec![vec![Reply::Status(400, said(KEY))]]),
     ]);
-    let scene = Scene::new(script, recorder);
-    set_secret(&scene, "CANARY", CANARY);
-    set_secret(&scene, "MODEL_KEY", KEY);
+    let scene = make(script, recorder);
     let settings = "api_key = \"MODEL_KEY\"\n[llm.default.models.scripted]\ncontext = 16000\n";
-    scene.home.done(&["control", "stop"]);
-    scene.home.configure(&format!("[llm.default]\nbase_url = \"{}\"\n{settings}", scene.model.url()));
+    let model = format!("[llm.default]\nbase_url = \"{}\"\n{settings}", scene.model.url());
+    scene.home.configure(&format!("[tools]\nallow = [\"127.0.0.1\"]\n{model}"));
+    scene
+}
+
+/// `ends`: what is asked of the control plane last, and what it answers then.
+fn tell_all(scene: &Scene, ends: impl FnOnce(&Scene) -> Vec<u8>) {
+    set_secret(scene, "CANARY", CANARY);
+    set_secret(scene, "MODEL_KEY", KEY);
+    scene.home.write("server.py", include_str!("../../../adapters/tests/tools/mcp_server.py"));
     let (run, ended) = scene.run(TELLING);
     assert_eq!(ended.code, 0, "{ended}");
     let (failed, failure) = scene.run("type: agents\nagents:\n- tasks:\n  - steps: [{llm: {prompt: fail}}]\n");
@@ -212,7 +233,7 @@ fn a_secret_appears_nowhere() {
             told.push(api.get(&format!("/runs/{run}/{what}")).to_string());
         }
     }
-    scene.home.done(&["control", "stop"]);
+    tells_nothing(&ends(scene), "the database");
     for text in &told {
         tells_nothing(text.as_bytes(), "an answer");
     }
@@ -234,7 +255,10 @@ fn a_secret_appears_nowhere() {
 const CANARY_SENT: &str = "canary-7Qz9";
 
 fn tells_nothing(bytes: &[u8], place: &str) {
-    for needle in ["canary-7Qz9", "sk-model-canary", "Y2FuYXJ5LTdRejk", "c2stbW9kZWwtY2FuYXJ5"] {
+    // As they are, in Base64, and in the digits by which a dump writes bytes.
+    let digits = |text: &str| text.bytes().map(|byte| format!("{byte:02x}")).collect::<String>();
+    let plain = ["canary-7Qz9", "sk-model-canary", "Y2FuYXJ5LTdRejk", "c2stbW9kZWwtY2FuYXJ5"].map(str::to_owned);
+    for needle in plain.into_iter().chain([digits("canary-7Qz9"), digits("sk-model-canary")]) {
         let at = bytes.windows(needle.len()).position(|part| part == needle.as_bytes());
         if let Some(at) = at {
             let around = &bytes[at.saturating_sub(100)..bytes.len().min(at + 100)];
@@ -256,6 +280,7 @@ fn set_secret(scene: &Scene, name: &str, value: &str) {
 
 const TELLING: &str = "
 type: agents
+files: [server.py]
 tools:
   object: {http: {url: \"RECORDER/steal-1\", headers: {X-Note: \"${{ args.x }}\"}}, args: {x: {type: object}, y: {type: string}}}
   text: {http: {method: POST, url: \"RECORDER/steal-2\", json: {headers: {X-Note: \"${{ args.x }}\"}}}, args: {x: {type: object}, y: {type: string}}, policy: allow}
@@ -273,6 +298,7 @@ agents:
     - {name: shell, command: \"echo $TOKEN; echo $TOKEN >&2\", env: {TOKEN: {secret: CANARY}}}
     - {name: broken, command: \"echo $TOKEN; exit 3\", env: {TOKEN: {secret: CANARY}}}
     - {name: program, exec: [sh, -c, \"echo $TOKEN\"], env: {TOKEN: {secret: CANARY}}}
+    - {name: server, mcp: {command: [python3, server.py], tool: env, arguments: {name: TOKEN}}, env: {TOKEN: {secret: CANARY}}}
     - {name: model, llm: {prompt: tell, tools: [object, text]}}
     - {name: steal, http: {method: POST, url: \"RECORDER/steal-3\", json: {body: \"${{ steps.json.output.body }}\"}}, idempotent: true}
 output: {json: \"${{ agents.a.tasks.t.steps.json.output }}\", text: \"${{ agents.a.tasks.t.steps.text.output.body }}\", shell: \"${{ agents.a.tasks.t.steps.shell.output }}\", model: \"${{ agents.a.tasks.t.steps.model.output }}\"}

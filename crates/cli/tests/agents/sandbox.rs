@@ -14,7 +14,7 @@ agents:
   tasks:
   - name: t
     steps:
-    - {name: own, command: 'echo $HOME; echo from the plan >shared', idempotent: true}
+    - {name: own, command: 'test $REPL_STEP_TOKEN && test $REPL_STEPS && echo has a token; echo from the plan >shared', idempotent: true}
     - {name: s, llm: {prompt: attack, tools: [shell], max_turns: 4}}
     - {name: after, command: 'test -e stolen && cat stolen; cat made', idempotent: true}
 ";
@@ -23,7 +23,7 @@ agents:
 fn a_hostile_command_of_a_model_gets_nothing_and_the_loop_goes_on() {
     let command = "for it in \"$HOME\"/.config \"$REPL_WORKDIR\"/../runner.json \"$REPL_WORKDIR\"/../../../token \
                    \"$REPL_WORKDIR\"/../../../control.sock /run/user; do test -e \"$it\" && echo GOT $it >>stolen; done; \
-                   test -n \"$REPL_STEP_TOKEN\" && echo GOT a token >>stolen; test -w / && echo GOT the root >>stolen; \
+                   env | grep ^REPL_STEP[S_] >>stolen; test -w / && echo GOT the root >>stolen; \
                    cat shared; echo by the model >made; echo '{\"a\": 1}' >\"$REPL_OUTPUT\"";
     let script = Script::from([(
         "attack".to_owned(),
@@ -45,4 +45,7 @@ fn a_hostile_command_of_a_model_gets_nothing_and_the_loop_goes_on() {
     assert_eq!(ended.code, 0, "{ended}");
     let said = scene.home.done(&["logs", &run, "--step", "after"]).out();
     assert!(said.contains("/token") && said.contains("runner.json") && said.contains("/.config"), "{said}");
+    // With or without a sandbox, the token by which a process begins and ends steps is for what the plan starts.
+    assert!(!said.contains("REPL_STEP"), "{said}");
+    assert_eq!(scene.home.done(&["logs", &run, "--step", "own"]).out(), "has a token\n");
 }

@@ -62,6 +62,14 @@ impl Cluster {
         String::from_utf8(asked.stdout).unwrap().trim().to_owned()
     }
 
+    /// All rows, as text.
+    #[allow(dead_code, reason = "the test of secrets looks for them there")]
+    pub fn dump(&self) -> Vec<u8> {
+        let dumped = Command::new(programs().join("pg_dump")).args(["--data-only", &self.url()]).output().unwrap();
+        assert!(dumped.status.success(), "pg_dump: {}", String::from_utf8_lossy(&dumped.stderr));
+        dumped.stdout
+    }
+
     /// Every session is lost in the middle of whatever it does; returns when the server has recovered.
     pub fn restart(&self) {
         while self.said.lock().unwrap().try_recv().is_ok() {}

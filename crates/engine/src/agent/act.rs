@@ -3,6 +3,7 @@
 use super::hints::RunHints;
 use super::large::PutAway;
 use crate::TimerFuture;
+use crate::dialogue::ChildFailure;
 use crate::step::Place;
 use adapters::{ToolAnswer, ToolFailure};
 use model::recovery::{ErrorClass, StepFailure};
@@ -84,6 +85,8 @@ pub(super) struct Called {
 pub(super) enum Found {
     Answer(ToolAnswer),
     Failed(ToolFailure),
+    /// Of a dialogue: a turn of it, or a list of tools, was not answered.
+    ChildFailed(ChildFailure),
     /// Cut off, because this process ends.
     Cut,
 }

@@ -172,7 +172,15 @@ impl AtHand {
                     }
                 }
                 Found::Failed(failure) if is_child => hierarchy::fail_child(run_tx, id, number, &failure.failure)?,
-                Found::Failed(failure) => hierarchy::fail_step(run_tx, id, number, &failure.failure)?,
+                Found::Failed(failure) => {
+                    if step.tool == ToolKind::Llm {
+                        Rows::set_step(run_tx, Step { talked_out: true, ..step });
+                    }
+                    hierarchy::fail_step(run_tx, id, number, &failure.failure)?;
+                }
+                Found::ChildFailed(failed) => {
+                    hierarchy::fail_dialogue(run_tx, id, number, &failed.failure, failed.tries)?;
+                }
                 Found::Cut if is_child => hierarchy::lose_child(run_tx, id, number, &cut_off())?,
                 Found::Cut => hierarchy::lose_step(run_tx, id, number, &cut_off())?,
             }
@@ -189,6 +197,7 @@ impl AtHand {
                 return run_tx.charge_unanswered(step, ended.said);
             }
             Found::Failed(failure) => (failure.usage.as_ref(), 0),
+            Found::ChildFailed(_) => return Ok(()), // it has paid for its tries itself
             Found::Cut => return run_tx.charge_unanswered(step, ended.said),
         };
         usage.map_or(Ok(()), |usage| run_tx.charge_step(step, usage, calls))

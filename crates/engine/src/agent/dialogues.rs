@@ -6,7 +6,7 @@ use super::act::{Ended, Found, Try};
 use super::commit::{AtHand, Begin, Decided};
 use crate::Engine;
 use crate::child::{ChildInput, generation_of};
-use crate::dialogue::{self, Dialogue, Next, Wanted};
+use crate::dialogue::{self, ChildFailure, Dialogue, Next, Wanted};
 use crate::message::MAX_WAITING;
 use crate::price;
 use crate::render::Renderer;
@@ -15,9 +15,10 @@ use crate::step::{Place, step_plan};
 use adapters::ToolAnswer;
 use model::hierarchy::{self, NewChild, Pick, Rows};
 use model::plan::DEFAULT_PARALLEL_STEPS;
+use model::recovery::{ErrorClass, StepFailure};
 use model::run::LastError;
 use model::step::{Step, StepStatus, ToolKind};
-use model::{Credits, Failure, MessageId, StepId};
+use model::{Credits, Effect, Failure, MessageId, StepId};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use store::Tx;
@@ -105,6 +106,7 @@ impl Holder<'_> {
                 }
                 Next::Done(output) => Found::Answer(ToolAnswer { output, usage: None }),
                 Next::Failed(failed) => Found::Failed(failed),
+                Next::ChildFailed(failed) => Found::ChildFailed(failed),
             };
             talk.over = true;
             let (of, place, tool) = (talk.of, Some(talk.place), ToolKind::Llm);
@@ -156,7 +158,8 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
     let schema = plan.and_then(|plan| plan.output.clone());
     let task = &renderer.plan.tasks[place.task.sequence as usize];
     let parallel = if task.parallel > 1 { task.parallel } else { DEFAULT_PARALLEL_STEPS };
-    let mut dialogue = Dialogue::new(input, schema, &renderer.shared, renderer.tool_scope(), context);
+    let dialogue = Dialogue::new(input, schema, &renderer.shared, renderer.tool_scope(), context);
+    let mut dialogue = dialogue.tried(step.max_tries);
     if let Some(planning) = renderer.planning {
         dialogue = dialogue.planning(planning.limits);
     }
@@ -165,12 +168,19 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
     for (child, how) in children {
         let below = child.name.strip_prefix(&name).and_then(|rest| rest.strip_prefix('/')).unwrap_or_default();
         match how {
+            // It ended an earlier try of the step: in this one it is asked for again.
+            Some(dialogue::Ended::Failed(_)) if is_asked_for(&child, below) && child.ended_at < step.began_at => {}
             Some(how) => dialogue.ended(below, how),
             None => drop(open.insert(below.to_owned(), child.id)),
         }
     }
     let of = (id, step.tries);
     Ok(Talk { of, place, generation, dialogue, rows: open, parallel, over: false, offered: None })
+}
+
+/// A turn, or a list of tools: without its answer the dialogue cannot go on. That of a call is the model's matter, whatever it is.
+fn is_asked_for(child: &Step, below: &str) -> bool {
+    child.tool == ToolKind::Llm || below.starts_with("tools/")
 }
 
 /// Of a model that the settings do not know any more.
@@ -195,8 +205,16 @@ fn how_it_ended(tx: &mut Tx, child: &Step) -> Result<dialogue::Ended, Failure> {
     };
     Ok(match output {
         Some(output) => dialogue::Ended::Answered(output),
-        None => dialogue::Ended::Failed(child.last_error.clone().unwrap_or_else(not_known)),
+        None => dialogue::Ended::Failed(how_it_failed(child)),
     })
+}
+
+/// A child that was not judged did not fail: a person has said what becomes of it.
+fn how_it_failed(child: &Step) -> ChildFailure {
+    let (class, effect) =
+        child.judged.map_or((ErrorClass::Permanent, Effect::Done), |judged| (judged.class, judged.effect));
+    let error = child.last_error.clone().unwrap_or_else(not_known);
+    ChildFailure { failure: StepFailure { class, effect, retry_after_ms: None, error }, tries: child.tries }
 }
 
 /// A person has skipped it, or said that it was done and not what came of it.

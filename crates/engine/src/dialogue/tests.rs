@@ -1,6 +1,7 @@
 //! Dialogues by hand: what comes next after each way in which turns and calls end.
 
 use super::*;
+use model::run::LastError;
 
 fn tool(policy: Policy) -> ToolPlan {
     ToolPlan {
@@ -32,6 +33,12 @@ fn says(text: &str) -> Ended {
 
 fn asks(calls: Value) -> Ended {
     Ended::Answered(json!({ "message": { "content": null, "tool_calls": calls }, "finish_reason": "tool_calls" }))
+}
+
+fn fails(class: ErrorClass, code: &str) -> Ended {
+    let error = LastError { code: code.into(), message: "no answer".into(), cause: None };
+    let failure = StepFailure { class, effect: Effect::Perhaps, retry_after_ms: None, error };
+    Ended::Failed(ChildFailure { failure, tries: 5 })
 }
 
 fn call(name: &str, arguments: Value) -> Value {
@@ -84,7 +91,7 @@ fn calls_of_a_turn_come_together_and_each_gets_a_result_in_its_order() {
     let names: Vec<(&str, bool)> = next.iter().map(|call| (call.name.as_str(), call.ask)).collect();
     assert_eq!(names, [("t1/c1", false), ("t1/c2", true)]);
     assert_eq!(next[0].input["query"], json!({ "q": "a", "n": 3 }), "defaults are filled in");
-    it.ended("t1/c2", Ended::Failed(LastError { code: "rejected".into(), message: "no".into(), cause: None }));
+    it.ended("t1/c2", fails(ErrorClass::Permanent, "rejected"));
     assert_eq!(wanted(it.next())[0].name, "t1/c1", "every call is waited for");
     it.ended("t1/c1", Ended::Answered(json!("found")));
     let turn = wanted(it.next()).remove(0);
@@ -160,7 +167,7 @@ fn a_server_that_finds_the_prompt_too_long_is_asked_again_with_less() {
         it.ended(&format!("t{turn}"), asks(json!([call("search", json!({ "q": "a" }))])));
         it.ended(&format!("t{turn}/c1"), Ended::Answered(json!("y".repeat(70_000))));
     }
-    let too_long = || Ended::Failed(LastError { code: CONTEXT_LENGTH.into(), message: "too long".into(), cause: None });
+    let too_long = || fails(ErrorClass::Permanent, CONTEXT_LENGTH);
     it.ended("t3", too_long());
     let short = wanted(it.next()).remove(0);
     assert_eq!(short.name, "t3/short");
@@ -237,13 +244,11 @@ fn a_servers_tools_are_listed_once_before_the_first_turn_and_offered_by_its_name
 #[test]
 fn a_list_that_cannot_be_had_ends_the_dialogue_and_a_denied_server_is_not_asked() {
     let mut it = with_server(Policy::Ask, None);
-    it.ended(
-        "tools/files",
-        Ended::Failed(LastError { code: "timeout".into(), message: "no answer".into(), cause: None }),
-    );
+    it.ended("tools/files", fails(ErrorClass::Transient, "timeout"));
     match it.next() {
-        Next::Failed(failed) => {
-            assert_eq!(failed.failure.error.message, "the tools of `files` cannot be listed: no answer")
+        Next::ChildFailed(ChildFailure { failure, tries: 5 }) => {
+            assert_eq!(failure.error.message, "the tools of `files` cannot be listed: no answer");
+            assert_eq!((failure.class, failure.effect), (ErrorClass::Transient, Effect::Perhaps));
         }
         other => panic!("{other:?}"),
     }
@@ -253,6 +258,23 @@ fn a_list_that_cannot_be_had_ends_the_dialogue_and_a_denied_server_is_not_asked(
     let tools: Vec<Value> = (0..MOST_TOOLS).map(|n| json!({ "name": format!("t{n}"), "input": {} })).collect();
     many.ended("tools/files", Ended::Answered(json!({ "tools": tools })));
     assert_eq!(code(many.next()), "too_many_tools");
+}
+
+#[test]
+fn a_turn_has_the_tries_of_its_step_and_its_failure_is_that_of_the_dialogue() {
+    let mut it = dialogue(5, None).tried(7);
+    let turn = wanted(it.next()).remove(0);
+    assert_eq!(turn.max_tries, 7);
+    it.ended("t1", asks(json!([call("search", json!({ "q": "a" }))])));
+    assert_eq!(wanted(it.next())[0].max_tries, MAX_TRIES, "a call is the model's matter");
+    it.ended("t1", fails(ErrorClass::RateLimited, "http_429"));
+    match it.next() {
+        Next::ChildFailed(failed) => {
+            assert_eq!((failed.failure.class, failed.tries), (ErrorClass::RateLimited, 5));
+            assert_eq!((failed.failure.effect, failed.failure.error.code.as_str()), (Effect::Perhaps, "http_429"));
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 #[test]

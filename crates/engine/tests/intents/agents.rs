@@ -455,6 +455,31 @@ fn what_is_exhausted_goes_to_a_person_if_asked() {
     check(&bench);
 }
 
+/// An attempt that fails is followed by another one; in the last one the step is still there to be tried again.
+#[test]
+fn a_run_whose_attempts_are_used_up_goes_to_a_person_if_asked() {
+    for on_exhausted in [OnExhausted::Escalate, OnExhausted::Abort] {
+        let mut bench = Bench::new();
+        fails(&bench, "s", ErrorClass::Permanent, Effect::None);
+        let rules = PlanRules { on_exhausted, ..PlanRules::default() };
+        let spec = RunSpec { failure_mode: FailureMode::Retry, plan: rules, ..agents_spec() };
+        let plan = agent("one", vec![task("all", vec![once("paid"), step("s")])]);
+        let run = submit(&mut bench, spec, Plans { agents: vec![plan], ..Plans::default() });
+        bench.advance(5 * MINUTE);
+        let asked = on_exhausted == OnExhausted::Escalate;
+        let status = if asked { RunStatus::Paused } else { RunStatus::Failed };
+        assert_eq!((bench.run(run).status, bench.run(run).attempt), (status, 3));
+        check(&bench);
+        if asked {
+            bench.tool.decide_by(Box::new(|call, _| Fate::answer(call.input.clone())));
+            resolve(&mut bench, Ticket::Resume);
+            bench.advance(MINUTE);
+            assert_eq!((bench.run(run).status, bench.run(run).attempt), (RunStatus::Completed, 3));
+            check(&bench);
+        }
+    }
+}
+
 /// The holder dies before and after each of its commits, and is started again: nothing is lost, nothing that must not be is repeated.
 #[test]
 fn dying_around_every_commit_of_agents_repeats_no_effect() {

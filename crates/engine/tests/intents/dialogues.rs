@@ -1,15 +1,15 @@
 //! Dialogues with a model in memory: turns and calls are children of their step, and what has ended is never asked for again.
 
-use crate::agents::{agent, agents_spec, check, once, resolve, step, submit, task, tree};
-use crate::bench::Bench;
+use crate::agents::{agent, agents_spec, check, found, once, resolve, step, submit, task, tree};
+use crate::bench::{Bench, now};
 use crate::crashes::{UNDISTURBED, around_every_write};
 use adapters::ToolCall;
 use adapters::tool::fake::Fate;
 use engine::run::Plans;
-use model::plan::{Policy, RunPlan, StepPlan, ToolPlan};
-use model::recovery::ErrorClass;
+use model::plan::{Policy, RunPlan, StepPlan, TaskPlan, ToolPlan};
+use model::recovery::{self, ErrorClass, OnExhausted};
 use model::run::{RunStatus, Ticket};
-use model::spec::{FailureMode, RunSpec};
+use model::spec::{FailureMode, PlanRules, RunSpec};
 use model::step::{StepStatus, StepWait, ToolKind};
 use model::time::{MINUTE, SECOND};
 use model::{Effect, RunId};
@@ -42,7 +42,7 @@ pub fn begin(bench: &mut Bench) -> RunId {
 }
 
 /// The step of a dialogue, and what its run shares.
-fn talk() -> (StepPlan, RunPlan) {
+pub fn talk() -> (StepPlan, RunPlan) {
     let look = ToolPlan {
         tool: ToolKind::Http,
         description: String::new(),
@@ -157,6 +157,135 @@ fn what_runs_again_in_a_new_attempt_is_called_under_another_key() {
         keys.push(2);
         assert_eq!(calls.iter().sum::<u32>(), keys.iter().sum::<u32>(), "{rerun}: {calls:?}");
         assert_eq!(calls.len(), keys.len(), "{rerun}: a call that is made again has another key");
+        check(&bench);
+    }
+}
+
+/// The model's first answers are failures; a turn's tries are those of its step.
+fn unwilling(bench: &Bench, failures: usize) {
+    let mut left = failures;
+    bench.tool.decide_by(Box::new(move |call, _| match turn(call) {
+        Some(2) if left > 0 => {
+            left -= 1;
+            Fate::fail(ErrorClass::Transient, Effect::Perhaps)
+        }
+        _ => talks(call),
+    }));
+}
+
+fn tried(bench: &mut Bench, max_tries: i64, on_exhausted: OnExhausted) -> RunId {
+    let (talk, shared) = talk();
+    let rules = PlanRules { on_exhausted, ..agents_spec().plan };
+    let agents = vec![agent("one", vec![task("all", vec![StepPlan { max_tries, ..talk }])])];
+    submit(bench, RunSpec { plan: rules, ..agents_spec() }, Plans { agents, shared, ..Plans::default() })
+}
+
+#[test]
+fn retry_of_a_dialogue_is_how_often_each_turn_is_tried() {
+    for (max_tries, status) in [(1, RunStatus::Failed), (4, RunStatus::Failed), (5, RunStatus::Completed)] {
+        let mut bench = Bench::new();
+        unwilling(&bench, 4);
+        let run = tried(&mut bench, max_tries, OnExhausted::Abort);
+        bench.advance(10 * MINUTE);
+        assert_eq!(bench.run(run).status, status, "{max_tries}");
+        let turn = found(&bench, run, "talk/t2");
+        assert_eq!(turn.tries, max_tries, "{turn:?}");
+        assert_eq!(found(&bench, run, "talk").tries, 1, "the dialogue itself is not tried again");
+        check(&bench);
+    }
+}
+
+#[test]
+fn a_dialogue_whose_turn_has_used_its_tries_goes_to_a_person() {
+    let mut bench = Bench::new();
+    unwilling(&bench, 5);
+    let run = tried(&mut bench, 3, OnExhausted::Escalate);
+    bench.advance(10 * MINUTE);
+    let talk = found(&bench, run, "talk");
+    assert_eq!((bench.run(run).status, talk.waits), (RunStatus::Paused, Some(StepWait::Ticket)));
+    let judged = talk.judged.unwrap();
+    assert_eq!((judged.class, judged.effect), (ErrorClass::Transient, Effect::Perhaps));
+    assert_eq!((judged.decision, judged.rule), (recovery::Decided::Escalate, recovery::Rule::TriesUsed));
+    resolve(&mut bench, Ticket::Resume);
+    bench.advance(10 * MINUTE);
+    assert_eq!(bench.run(run).status, RunStatus::Completed, "the failed turn has its tries anew");
+    let mut calls = calls(&bench);
+    calls.sort_unstable();
+    assert_eq!(calls, [1, 1, 1, 1, 6], "what had finished is not asked for again");
+    check(&bench);
+}
+
+/// A model whose first answers are no JSON. Its first turn calls a tool.
+fn stubborn(bench: &Bench, wrong: usize) {
+    let mut left = wrong;
+    bench.tool.decide_by(Box::new(move |call, _| match turn(call) {
+        Some(2..) if left > 0 => {
+            left -= 1;
+            says("no", json!([]))
+        }
+        Some(2..) => Fate::answer(json!({ "message": { "content": "", "tool_calls": [], "json": { "x": 1 } } })),
+        _ => talks(call),
+    }));
+}
+
+/// The levels that try again: the task, or the run.
+fn checked(bench: &mut Bench, by_task: bool, look_again: bool) -> RunId {
+    let (talk, mut shared) = talk();
+    shared.tools.get_mut("look").unwrap().idempotent = look_again;
+    let talk = StepPlan { output: Some(json!({ "type": "object", "required": ["x"] })), ..talk };
+    let modes =
+        if by_task { (FailureMode::Retry, FailureMode::FailFast) } else { (FailureMode::FailFast, FailureMode::Retry) };
+    let tasks = vec![TaskPlan { mode: modes.0, ..task("all", vec![talk]) }];
+    let spec = RunSpec { failure_mode: modes.1, ..agents_spec() };
+    let run = submit(bench, spec, Plans { agents: vec![agent("one", tasks)], shared, ..Plans::default() });
+    bench.advance(10 * MINUTE);
+    run
+}
+
+/// Its answer is still invalid after two more tries: the same turns would end in the same way for ever.
+#[test]
+fn a_dialogue_that_failed_by_what_was_said_is_begun_anew_when_it_is_retried() {
+    for by_task in [true, false] {
+        let mut bench = Bench::new();
+        stubborn(&bench, 3);
+        let run = checked(&mut bench, by_task, true);
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{:?}", bench.run(run).last_error);
+        // A turn, its call, and three answers; then a turn, its call, and one answer.
+        assert_eq!(calls(&bench), [1; 8], "{by_task}");
+        assert_eq!(found(&bench, run, "talk").identity.as_deref(), Some("one/all/talk#1001"));
+        check(&bench);
+    }
+}
+
+/// After a crash, and in every attempt that follows, the second dialogue answers.
+#[test]
+fn dying_around_every_commit_of_a_second_dialogue_asks_for_nothing_that_had_ended() {
+    let story = |bench: &mut Bench| {
+        stubborn(bench, 3);
+        checked(bench, true, true)
+    };
+    around_every_write(story, |bench, run, place| {
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "{place}");
+        let again: u32 = calls(bench).iter().map(|calls| calls - 1).sum();
+        assert!(again <= u32::from(place != UNDISTURBED), "{place}: {:?}", calls(bench));
+        check(bench);
+    });
+}
+
+#[test]
+fn what_a_second_dialogue_does_again_and_must_not_be_repeated_needs_an_approval() {
+    for approve in [true, false] {
+        let mut bench = Bench::new();
+        stubborn(&bench, 3);
+        let run = checked(&mut bench, true, false);
+        let waits = found(&bench, run, "talk/t1/c1");
+        assert_eq!((waits.status, waits.waits), (StepStatus::Waiting, Some(StepWait::Approval)));
+        let open = now(bench.engine.questions(bench.org, StepWait::Approval, true, i64::MAX, 10)).unwrap();
+        assert_eq!(open[0].same_as.as_ref().unwrap().path, "one/all/talk/t1/c1");
+        crate::questions::answer_first(&mut bench, approve);
+        bench.advance(MINUTE);
+        assert_eq!(bench.run(run).status, RunStatus::Completed, "a rejection is told to the model");
+        assert_eq!(calls(&bench).len(), if approve { 8 } else { 7 });
         check(&bench);
     }
 }

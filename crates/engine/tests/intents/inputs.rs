@@ -140,3 +140,39 @@ fn the_same_input_answers_from_the_record_and_what_may_be_repeated_is_called_wit
         check(&bench);
     }
 }
+
+/// The first payment is answered with an error that a retry of the run begins it again for; `same`: with the same amount.
+fn fails_to_pay(bench: &Bench, same: bool) -> Paid {
+    let paid = Paid::default();
+    let (noted, mut drawn) = (paid.clone(), 0);
+    bench.tool.decide_by(Box::new(move |call, _| match call.input["of"].as_str() {
+        Some("draw") => {
+            drawn += 1;
+            Fate::answer(json!({ "amount": if same { 1 } else { drawn } }))
+        }
+        Some("pay") => {
+            let mut paid = noted.lock().unwrap();
+            paid.push(call.input["amount"].clone());
+            if paid.len() == 1 { Fate::fail(ErrorClass::Permanent, Effect::Done) } else { Fate::answer(json!("paid")) }
+        }
+        _ => Fate::answer(call.input.clone()),
+    }));
+    paid
+}
+
+#[test]
+fn a_step_that_failed_after_its_effect_is_begun_again_with_its_input_and_with_no_other() {
+    let mut bench = Bench::new();
+    let paid = fails_to_pay(&bench, true);
+    let run = begin(&mut bench, pay());
+    assert_eq!((bench.run(run).status, bench.run(run).attempt), (RunStatus::Completed, 2));
+    assert_eq!(*paid.lock().unwrap(), [json!(1), json!(1)]);
+    let mut bench = Bench::new();
+    let paid = fails_to_pay(&bench, false);
+    let run = begin(&mut bench, pay());
+    is_asked(&bench, run, &paid);
+    resolve(&mut bench, Ticket::Resume);
+    bench.advance(MINUTE);
+    assert_eq!((bench.run(run).status, paid.lock().unwrap().clone()), (RunStatus::Completed, vec![json!(1), json!(2)]));
+    check(&bench);
+}

@@ -47,7 +47,7 @@ fn poll_as(bench: &Bench, org: OrgId, tools: &[&str], lease_ms: i64) -> Result<O
     }))
 }
 
-fn poll(bench: &Bench) -> Option<Taken> {
+pub fn poll(bench: &Bench) -> Option<Taken> {
     poll_as(bench, bench.org, &["other", "crm"], MINUTE).unwrap()
 }
 

@@ -1,7 +1,7 @@
 //! Planners that are programs: a plan with mistakes is sent back with what is wrong, twice, as a model's is.
 
 use crate::agents::{agent, agents_spec, check, found, step, submit, task, tree};
-use crate::bench::Bench;
+use crate::bench::{Bench, now};
 use crate::machines::Does;
 use adapters::tool::fake::Fate;
 use engine::run::Plans;
@@ -74,6 +74,8 @@ fn a_plan_with_mistakes_is_sent_back_with_them_twice() {
         }));
         let run = begin(&mut bench, agent("planner", vec![task("plan", vec![step("plan")])]));
         ends_as(&bench, run, status, tries);
+        let plan = now(bench.engine.run_values(bench.org, run)).unwrap().plan;
+        assert_eq!(plan, (status == RunStatus::Completed).then(good), "the run shows the plan that was made");
         let told = told.lock().unwrap().clone();
         assert_eq!((told.len(), &told[0]), (tries, &Value::Null), "the first try has made no mistake yet");
         for errors in &told[1..] {

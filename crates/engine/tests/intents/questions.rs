@@ -3,6 +3,7 @@
 
 use crate::agents::{agent, agents_spec, check, found, once, step, submit, submit_agents, task, tree};
 use crate::bench::{Bench, now};
+use crate::dialogues;
 use adapters::FakeTool;
 use adapters::tool::fake::Fate;
 use engine::question::{Verdict, Which, Word};
@@ -10,7 +11,7 @@ use engine::run::{Action, Plans};
 use model::plan::{AgentPlan, Policy, StepPlan, TaskPlan};
 use model::question::{Question, QuestionStatus, Severity};
 use model::recovery::{Decided, ErrorClass, OnExhausted, Rule};
-use model::run::{RunStatus, Ticket};
+use model::run::{RunOutcome, RunStatus, Ticket};
 use model::spec::{FailureMode, PlanRules, RunSpec};
 use model::step::{StepStatus, StepWait, ToolKind};
 use model::time::{DAY, HOUR, MINUTE, SECOND};
@@ -504,6 +505,31 @@ fn why_names_the_first_failed_step_its_class_and_effect_the_decision_and_the_rul
         "decided: abort, because a permanent error is not tried again",
     ] {
         assert!(facts.contains(words), "{facts}");
+    }
+}
+
+/// A call that fails is told to the model that asked for it; a step that failed and is done without explains why the run is partial.
+#[test]
+fn why_names_a_step_of_the_plan_that_was_skipped_and_no_call_of_a_model() {
+    for (mode, partial) in [(FailureMode::Continue, true), (FailureMode::FailFast, false)] {
+        let mut bench = Bench::new();
+        bench.tool.decide_by(Box::new(move |call, _| match (dialogues::turn(call), &call.input["of"]) {
+            (None, of) if *of == json!(1) || (partial && of == "s") => Fate::fail(ErrorClass::Permanent, Effect::Done),
+            _ => dialogues::talks(call),
+        }));
+        let (talk, shared) = dialogues::talk();
+        let tasks = vec![TaskPlan { mode, ..task("all", vec![talk, once("s")]) }];
+        let run =
+            submit(&mut bench, agents_spec(), Plans { agents: vec![agent("one", tasks)], shared, ..Plans::default() });
+        bench.advance(MINUTE);
+        assert_eq!(found(&bench, run, "talk/t1/c1").status, StepStatus::Failed);
+        let (snapshot, why) = now(bench.engine.why(bench.org, run)).unwrap();
+        let outcome = if partial { RunOutcome::Partial } else { RunOutcome::Success };
+        assert_eq!(snapshot.run.outcome, Some(outcome));
+        let facts = why.facts.join("\n");
+        assert_eq!(facts.contains("the first step that failed is one/all/s (http, stp_"), partial, "{facts}");
+        assert_eq!(facts.contains("decided: skip, because a permanent error is not tried again"), partial, "{facts}");
+        assert!(!facts.contains("talk"), "{facts}");
     }
 }
 

@@ -1,20 +1,20 @@
 //! What calls of tools cost: set aside before the call, charged once for each try when it has ended, refused before the call when it cannot
 //! be paid.
 
-use crate::agents::{agent, agents_spec, check, found, once, step, submit, submit_agents, task};
+use crate::agents::{agent, agents_spec, check, found, once, step, submit, submit_agents, task, tree};
 use crate::bench::{Bench, now, settings};
-use crate::dialogues;
+use crate::{dialogues, offers};
 use adapters::tool::fake::Fate;
 use engine::Config;
 use engine::durable::{Answered, Asker, End, Request, StepRender};
 use engine::ledger::Entered;
 use engine::offer::{Poll, Taken};
-use engine::run::Plans;
+use engine::run::{Action, Plans};
 use model::plan::{AgentPlan, StepPlan};
 use model::recovery::ErrorClass;
 use model::run::{RunReason, RunStatus};
 use model::spec::{FailureMode, RunSpec};
-use model::step::{StepStatus, ToolKind};
+use model::step::{Step, StepStatus, ToolKind};
 use model::time::{MINUTE, SECOND};
 use model::{Credits, Effect, RunId};
 use serde_json::json;
@@ -122,6 +122,10 @@ fn calls_of_a_model_cost_what_steps_cost() {
     bench.advance(MINUTE);
     assert_eq!(bench.run(run).status, RunStatus::Completed);
     assert_eq!(charges(&bench, run).len(), 2, "two turns call a tool");
+    let tree = tree(&bench, run);
+    let charged = |step: &Step| step.usage.as_ref().map_or(Credits::ZERO, |usage| usage.charged);
+    assert_eq!(charged(&found(&bench, run, "talk/t1/c1")), PRICE);
+    assert_eq!(tree.charged, BTreeMap::from([("one".to_owned(), tree.steps.iter().map(charged).sum())]));
     check(&bench);
 }
 
@@ -151,6 +155,65 @@ fn what_a_program_takes_is_set_aside_when_it_takes_it() {
     assert!(end(PRICE).is_err(), "the price is not the program's to spend");
     end(Credits::ZERO).unwrap();
     bench.settle();
+    assert_eq!((bench.run(run).status, charges(&bench, run).len()), (RunStatus::Completed, 1));
+    check(&bench);
+}
+
+/// A run whose one step is offered, with so much money.
+fn offered(bench: &mut Bench, budget: Credits) -> RunId {
+    let spec = RunSpec { budget: Some(budget), ..agents_spec() };
+    let run = submit(bench, spec, Plans { agents: one(vec![offers::external("s")]), ..Plans::default() });
+    bench.settle();
+    run
+}
+
+#[test]
+fn an_offered_step_that_cannot_be_paid_ends_its_run_and_stops_no_program() {
+    let mut bench = bench(&["external"]);
+    let (poor, rich) = (offered(&mut bench, Credits::whole(1)), offered(&mut bench, Credits::whole(9)));
+    let taken = offers::take(&bench);
+    assert_eq!(taken.run, rich, "the oldest offer cannot be paid: the next is taken");
+    bench.settle();
+    let ended = bench.run(poor);
+    assert_eq!((ended.status, ended.termination.unwrap().reason), (RunStatus::Failed, RunReason::Budget));
+    assert!(ended.last_error.unwrap().message.contains("a call of external costs 2 credits"));
+    assert_eq!(found(&bench, poor, "s").tries, 0, "it has not begun");
+    assert_eq!(bench.run(rich).status, RunStatus::Running);
+    check(&bench);
+}
+
+/// A child of a loop: its model has called for it.
+#[test]
+fn a_call_of_a_model_that_is_offered_and_cannot_be_paid_ends_its_run() {
+    let mut bench = bench(&["external"]);
+    bench.tool.decide_by(Box::new(|call, _| dialogues::talks(call)));
+    let spec = RunSpec { budget: Some(Credits::whole(1)), ..agents_spec() };
+    let (talk, mut shared) = dialogues::talk();
+    let look = shared.tools.get_mut("look").unwrap();
+    (look.tool, look.input) = (ToolKind::External, json!({ "tool": "crm", "input": "${{ args.at }}" }));
+    let run = submit(&mut bench, spec, Plans { agents: one(vec![talk]), shared, ..Plans::default() });
+    bench.settle();
+    assert_eq!(found(&bench, run, "talk/t1/c1").status, StepStatus::Waiting);
+    assert_eq!(offers::poll(&bench), None);
+    bench.advance(MINUTE);
+    let ended = bench.run(run);
+    assert_eq!((ended.status, ended.termination.unwrap().reason), (RunStatus::Failed, RunReason::Budget));
+    check(&bench);
+}
+
+#[test]
+fn nothing_is_reserved_for_an_offered_step_while_its_run_is_paused() {
+    let mut bench = bench(&["external"]);
+    let run = offered(&mut bench, Credits::whole(9));
+    bench.act(run, Action::Pause).unwrap();
+    bench.settle();
+    let reserved = bench.balance().reserved;
+    assert_eq!((offers::poll(&bench), offers::poll(&bench)), (None, None));
+    assert_eq!(bench.balance().reserved, reserved);
+    bench.act(run, Action::Resume).unwrap();
+    bench.settle();
+    let taken = offers::take(&bench);
+    offers::end(&mut bench, &taken, offers::done(json!(1))).unwrap();
     assert_eq!((bench.run(run).status, charges(&bench, run).len()), (RunStatus::Completed, 1));
     check(&bench);
 }

@@ -289,14 +289,19 @@ pub(super) fn answer_step<R: Rows>(rows: &mut R, step: &Step, answer: Ready) -> 
     }
 }
 
-/// A program polls for an offered step: it begins, unless nothing of its agent may begin now. Whether it has begun.
-pub fn take_step<R: Rows>(rows: &mut R, id: StepId) -> Result<bool, R::Error> {
+/// Whether a program that polls may take a step: it is offered, and its agent may begin something now.
+pub fn may_be_taken<R: Rows>(rows: &mut R, id: StepId) -> Result<bool, R::Error> {
     let step = rows.step(id)?;
     if step.waits != Some(StepWait::Poller) || step.replaced {
         return Ok(false);
     }
     let agent = rows.agent(step.agent)?;
-    if !may_begin(rows.run(), &agent) || !takes_work(&agent) || is_to_stop(rows, &step)? {
+    Ok(may_begin(rows.run(), &agent) && takes_work(&agent) && !is_to_stop(rows, &step)?)
+}
+
+/// A program that polls takes a step. Whether it has begun.
+pub fn take_step<R: Rows>(rows: &mut R, id: StepId) -> Result<bool, R::Error> {
+    if !may_be_taken(rows, id)? {
         return Ok(false);
     }
     let fence = rows.fence();

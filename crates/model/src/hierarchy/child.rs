@@ -154,8 +154,9 @@ fn lose<R: Rows>(rows: &mut R, child: &Step, class: ErrorClass, error: &LastErro
         return settle_step(rows, child);
     }
     if child.idempotent {
-        step_event(rows, id, &StepEvent::Failed { error: error.clone() })?;
-        return settle_step(rows, child);
+        let class = ErrorClass::Transient;
+        let failure = StepFailure { class, effect: Effect::Perhaps, retry_after_ms: None, error: error.clone() };
+        return fail_open_child(rows, child, &failure);
     }
     lost(rows, child, class, error)
 }

@@ -33,6 +33,18 @@ pub fn fail_step<R: Rows>(rows: &mut R, id: StepId, try_number: i64, failure: &S
     fail_open_step(rows, &step, failure)
 }
 
+/// The dialogue of a step has failed because a turn of it has, after so many tries. These are the tries of the step, which has no others.
+pub fn fail_dialogue<R: Rows>(
+    rows: &mut R,
+    id: StepId,
+    try_number: i64,
+    failure: &StepFailure,
+    tries: i64,
+) -> Result<(), R::Error> {
+    let step = rows.step(id)?;
+    if is_current(&step, try_number) { fail_open_step(rows, &Step { tries, ..step }, failure) } else { Ok(()) }
+}
+
 fn fail_open_step<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(), R::Error> {
     let told = is_told(rows, step, failure)?;
     if rows.is_counted(step) && !told {
@@ -389,6 +401,8 @@ fn is_decided(ending: Option<&Ending>, reason: Option<RunReason>) -> bool {
 enum Above<'a> {
     Task(&'a Task, &'a Agent),
     Agent(&'a Agent),
+    /// In its last attempt. Before that its end opens the next one.
+    Run,
 }
 
 /// The step's own decision; where it gives up, a ticket that its task, agent or run would ask for is asked for at once, while the
@@ -421,6 +435,8 @@ fn decide<R: Rows>(rows: &mut R, step: &Step, failure: &StepFailure) -> Result<(
     }
     let above = decide_above(rows, Above::Task(&task, &agent))?;
     let above = if above == Decision::Abort { decide_above(rows, Above::Agent(&agent))? } else { above };
+    let last = rows.run().attempt >= rows.run().max_attempts && agent.kind == AgentKind::Planned;
+    let above = if above == Decision::Abort && last { decide_above(rows, Above::Run)? } else { above };
     Ok((if above == Decision::Escalate { above } else { decision }, rule))
 }
 
@@ -447,6 +463,13 @@ fn decide_above<R: Rows>(rows: &mut R, above: Above<'_>) -> Result<Decision, R::
             parent_mode: if agent.kind == AgentKind::Planner { FailureMode::FailFast } else { run.spec.failure_mode },
             replan_possible: agent.kind == AgentKind::Planned && may_replan(run),
             many_children_failed: many_failed(&attempt),
+            ..base
+        },
+        Above::Run => Case {
+            level: Level::Run,
+            tries: run.attempt,
+            max_tries: run.max_attempts,
+            mode: run.spec.failure_mode,
             ..base
         },
     };

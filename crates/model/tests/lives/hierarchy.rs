@@ -55,6 +55,12 @@ impl Commit<'_> {
                 hierarchy::answer_offered(self, step_id(*step), Ready::Recorded)?;
                 self.begin_steps(self.agent_of(*step / self.scope.steps))
             }
+            Choice::PolledUnpaid(step) if self.waits_for(*step, StepWait::Poller) => {
+                if !hierarchy::may_be_taken(self, step_id(*step))? {
+                    return Err(Stop::Nothing);
+                }
+                hierarchy::answer_offered(self, step_id(*step), Ready::Unaffordable(error()))
+            }
             Choice::Child(position) => self.ask_for_child(*position),
             // The step's `verify` says, or the holder that was given up reports late.
             Choice::Verified(step, true) if self.is_verifying(*step) => {

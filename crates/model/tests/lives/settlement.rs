@@ -83,6 +83,7 @@ impl Commit<'_> {
             | Choice::TimePasses(_)
             | Choice::Polled(_)
             | Choice::PolledInVain(_)
+            | Choice::PolledUnpaid(_)
             | Choice::Resolved(..)
             | Choice::Child(_)
             | Choice::StepDone(_)

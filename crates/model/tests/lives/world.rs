@@ -128,6 +128,8 @@ pub enum Choice {
     Polled(usize),
     /// One polls, and an earlier step of that identity was found done meanwhile.
     PolledInVain(usize),
+    /// One polls, and what the step costs cannot be set aside.
+    PolledUnpaid(usize),
     /// The worker of the first step asks for one of its children.
     Child(usize),
     StepDone(usize),
@@ -340,7 +342,7 @@ fn with_pair(bits: u16, position: usize, value: u16) -> u16 {
 impl World {
     pub fn record(&mut self, step: usize, recorded: Option<Recorded>) {
         let value = match recorded {
-            None => 0,
+            None | Some(Recorded::Failed) => 0, // no input of a small world changes: what failed begins again as it was
             Some(Recorded::Begun) => 1,
             Some(Recorded::Done) => 2,
         };
@@ -475,7 +477,7 @@ impl World {
                 }
                 StepStatus::Waiting if it.waits == Some(StepWait::Timer) => all.push(Choice::TimePasses(step)),
                 StepStatus::Waiting if it.waits == Some(StepWait::Poller) => {
-                    all.extend([Choice::Polled(step), Choice::PolledInVain(step)]);
+                    all.extend([Choice::Polled(step), Choice::PolledInVain(step), Choice::PolledUnpaid(step)]);
                 }
                 StepStatus::Waiting => {
                     all.extend([Choice::Approved(step), Choice::Rejected(step)]);

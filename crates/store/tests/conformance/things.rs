@@ -268,7 +268,7 @@ pub async fn the_newest_record_is_the_last_one_of_the_last_attempt(w: &World) {
     let task = Task::planned(TaskId(1), &agent, 0, &plan);
     for (id, attempt, sequence) in [(900, 1, 1), (100, 1, 2), (50, 2, 0), (20, 2, 1), (70, 1, 3)] {
         let made = Step { attempt, ..Step::planned(StepId(id), &task, sequence, &plan.steps[0]) };
-        let row = JournalRow { key: id.to_string(), state: Recorded::Done, step: made.id, content: None };
+        let row = JournalRow { key: id.to_string(), state: Recorded::Done, step: made.id, content: Some("c".into()) };
         let name = format!("a/main/train/{id}");
         write(&w.store, move |tx| {
             step::insert(tx, &made)?;
@@ -280,6 +280,11 @@ pub async fn the_newest_record_is_the_last_one_of_the_last_attempt(w: &World) {
     let newest = read(&w.store, |tx| step::last_recorded(tx, RunId(1), "a/main/train/")).await;
     assert_eq!(newest, Some(StepId(20)));
     assert_eq!(read(&w.store, |tx| step::last_recorded(tx, RunId(1), "a/main/other/")).await, None);
+    let below = |beginning: &'static str, content: &'static str| {
+        read(&w.store, move |tx| step::begun_below(tx, RunId(1), content, beginning, "n/20"))
+    };
+    assert_eq!(below("a/main/train/", "c").await, Some(("a/main/train/50".to_owned(), StepId(50))));
+    assert_eq!((below("a/main/other/", "c").await, below("a/main/train/", "d").await), (None, None));
 }
 
 pub async fn a_message_is_taken_by_one_turn(w: &World) {

@@ -20,7 +20,8 @@ pub struct QuestionView {
     pub severity: String,
     /// The step's key with the input that was asked about: an approval is good for nothing else.
     pub key: String,
-    /// Of an approval: a step of an earlier plan, `agent/task/step`, that was begun with the same tool and input under another name.
+    /// Of an approval: a step, `agent/task/step`, that was begun with the same tool and input before: by an earlier plan under another name,
+    /// or by an earlier dialogue of the same step.
     #[serde(default)]
     pub same_as: Option<String>,
     #[serde(default)]

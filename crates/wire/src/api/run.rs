@@ -353,6 +353,8 @@ pub struct RunView {
     pub last_heartbeat: Option<i64>,
     pub termination_reason: Option<String>,
     pub escalation_ticket_id: Option<String>,
+    /// `replan_count`: how often a planner has made another plan. `decomposition`, when the run is asked for by its id: the present plan
+    /// as it was written, if a planner has made it or may make the next one.
     pub context: serde_json::Value,
     pub exit_code: Option<i32>,
     pub signal: Option<i32>,

@@ -66,6 +66,11 @@ pub struct AgentView {
     pub last_error: Option<ErrorView>,
     pub started_at: Option<i64>,
     pub ended_at: Option<i64>,
+    /// In the tree: what agents of this name have used in all attempts of the run, their machines included.
+    #[serde(default)]
+    pub credits_charged: Option<String>,
+    #[serde(default)]
+    pub credits_charged_micro: Option<i64>,
     #[serde(default)]
     pub task_counts: CountsView,
     #[serde(default)]
@@ -161,6 +166,11 @@ pub struct StepView {
     #[serde(default)]
     pub began_at: Option<i64>,
     pub ended_at: Option<i64>,
+    /// What all its tries have cost. Its turns and calls, which are steps too, say what they have cost themselves.
+    #[serde(default)]
+    pub credits_charged: String,
+    #[serde(default)]
+    pub credits_charged_micro: i64,
 }
 
 /// A step with what it was called with, what it answered, and its earlier tries.
