@@ -294,7 +294,7 @@ pub async fn only_workdirs_of_the_dead_are_removed(subject: &dyn Subject) {
 }
 
 pub async fn what_is_seen_from_outside_is_as_it_should_be(subject: &dyn Subject) {
-    for (case, result) in black_box(subject.provider(), &order(1)).await {
+    for (case, result) in black_box(subject.provider(), &order(1)).await.1 {
         assert_eq!(result, Ok(()), "{case}");
     }
 }
@@ -314,17 +314,24 @@ pub async fn only_what_is_gone_is_forgotten(subject: &dyn Subject) {
     assert_eq!(inspect(subject, &order).await, Seen::Gone);
 }
 
-/// What can be seen of a provider from outside, with one machine: each promise, and what was not as it should be. It ends the machine if
-/// it can; the caller sees to it that it is ended.
-pub async fn black_box(provider: &dyn Provider, order: &Order) -> Vec<(&'static str, Result<(), String>)> {
+/// A promise of providers, and what was not as it should be.
+pub type Case = (&'static str, Result<(), String>);
+
+/// What can be seen of a provider from outside, with one machine. It ends the machine if it can. The caller sees to it that it is ended, and
+/// gets its handle for that, if one was made: the provider may not find it by its name.
+pub async fn black_box(provider: &dyn Provider, order: &Order) -> (Option<Handle>, Vec<Case>) {
+    match provider.spawn(order).await {
+        Ok(handle) => {
+            let cases = black_box_of(provider, order, &handle).await;
+            (Some(handle), cases)
+        }
+        Err(trouble) => (None, vec![("a_machine_is_made", Err(said(trouble)))]),
+    }
+}
+
+async fn black_box_of(provider: &dyn Provider, order: &Order, handle: &Handle) -> Vec<Case> {
     let (name, nonce) = (&order.boot.name, &order.boot.nonce);
-    let mut cases = Vec::new();
-    let made = provider.spawn(order).await;
-    let Ok(handle) = made.as_ref() else {
-        cases.push(("a_machine_is_made", made.map(drop).map_err(|trouble| trouble.to_string())));
-        return cases;
-    };
-    cases.push(("a_machine_is_made", Ok(())));
+    let mut cases: Vec<Case> = vec![("a_machine_is_made", Ok(()))];
     cases.push(("ordered_again_it_is_the_same", is(provider.spawn(order).await, handle)));
     cases.push(("it_is_found_by_its_name", is(provider.find_by_name(name).await, &Some(handle.clone()))));
     cases.push((
