@@ -23,6 +23,10 @@ pub trait Subject {
     fn kill_runner(&self, name: &str);
     /// What answers under this name is no longer the machine that was made.
     fn replace_by_stranger<'a>(&'a self, name: &'a str) -> Deed<'a>;
+    /// The machine loses what its provider knows it by. False: that cannot happen here.
+    fn lose_nonce(&self, _name: &str) -> bool {
+        false
+    }
     /// How often a runner was started under this name.
     fn starts(&self, name: &str) -> usize;
 }
@@ -42,6 +46,7 @@ macro_rules! provider_conformance {
             a_name_is_used_once
             what_never_was_is_gone
             a_stranger_is_left_alone
+            a_machine_without_a_nonce_is_ended_by_an_empty_one
             a_list_shows_what_has_the_prefix
             a_list_says_what_each_is_and_has_pages
             more_than_allowed_is_a_matter_of_capacity
@@ -182,6 +187,19 @@ pub async fn a_stranger_is_left_alone(subject: &dyn Subject) {
     assert_eq!((inspect(subject, &order).await, subject.starts(&order.boot.name)), (Seen::Stranger, starts));
     let listed = subject.provider().list(&ListAsk::of(&order.boot.name)).await.unwrap().listed;
     assert_eq!(listed[0].status, ListedStatus::Running, "the stranger still lives");
+}
+
+/// A caller that has listed a machine without a nonce can end it; one that has a nonce is not meant.
+pub async fn a_machine_without_a_nonce_is_ended_by_an_empty_one(subject: &dyn Subject) {
+    let order = order(1);
+    let (provider, handle) = (subject.provider(), up(subject, &order).await);
+    check_trouble(&provider.terminate(&handle, "").await.unwrap_err(), TroubleKind::NotFound, false);
+    assert_eq!(inspect(subject, &order).await, Seen::Alive);
+    if subject.lose_nonce(&order.boot.name) {
+        assert_eq!(listed(provider, &order.boot.name).await[0].nonce, None);
+        provider.terminate(&handle, "").await.unwrap();
+        assert_eq!(inspect(subject, &order).await, Seen::Gone);
+    }
 }
 
 pub async fn a_list_shows_what_has_the_prefix(subject: &dyn Subject) {
