@@ -1,11 +1,12 @@
 //! The database is lost while jobs run: nothing ends, and what was sealed is tracked again, once.
 
-use crate::bench::{Bench, PRICE, now, spec};
+use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::cleanups::written;
 use crate::machines::Plan;
 use crate::money::spend_all_but;
 use adapters::fake::{Call, Fate};
-use engine::orphan::{Import, ImportOutcome, Imported};
+use engine::Config;
+use engine::orphan::{IMPORT_MS, Import, ImportOutcome, Imported};
 use engine::run::Action;
 use model::allocation::AllocationStatus;
 use model::fault::Moment;
@@ -15,6 +16,7 @@ use model::run::RunStatus;
 use model::spec::{Command, RunSpec};
 use model::time::{HOUR, MINUTE};
 use model::{Credits, Failure, InstanceId, Refused, RunId, TroubleKind, names};
+use std::task::{Context, Poll, Waker};
 
 /// A run at work, and its machine's name; then the database is lost.
 fn lost() -> (Bench, RunId, String) {
@@ -290,4 +292,65 @@ fn ids_that_are_in_use_outside_are_not_given_out_again() {
     let after = bench.submit(spec());
     assert!(before.0 < 4_000_000 && after.0 > 5_000_000, "{before} {after}");
     bench.advance(MINUTE);
+}
+
+/// So many runs at work, and their machines' names in order; then the database is lost.
+fn many_lost(machines: usize) -> (Bench, Vec<String>) {
+    let mut bench = Bench::with(settings(machines as i64), Config::default());
+    bench.runners.plan = Some(Plan::Run);
+    for _ in 0..machines {
+        bench.submit(spec());
+    }
+    bench.settle();
+    bench.lose_database();
+    bench.settle();
+    let names: Vec<String> = bench.provider.machines().into_keys().collect();
+    assert_eq!(names.len(), machines);
+    (bench, names)
+}
+
+/// The import, and how many minutes a person waits for it.
+fn timed(bench: &mut Bench) -> (i64, Vec<Import>) {
+    let engine = bench.engine.clone();
+    let mut asked = Box::pin(async move { engine.import("somebody".into(), None).await });
+    for minutes in 0..100 {
+        if let Poll::Ready(found) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return (minutes, found.unwrap());
+        }
+        bench.elapse(MINUTE);
+    }
+    panic!("the import does not end");
+}
+
+fn why_left(imports: &[Import], because: &str) -> usize {
+    let left = |it: &&Import| matches!(&it.outcome, ImportOutcome::Left(why) if why.contains(because));
+    imports.iter().filter(left).count()
+}
+
+#[test]
+fn machines_that_cannot_be_looked_up_hold_up_no_other() {
+    let (mut bench, names) = many_lost(6);
+    bench.provider.hanging_names(&names[..4]);
+    let (minutes, found) = timed(&mut bench);
+    assert_eq!((minutes, found.len(), why_left(&found, "it did not answer within 60 s")), (1, 6, 4));
+    bench.provider.hanging_names(&[]);
+    let (minutes, found) = timed(&mut bench);
+    assert_eq!((minutes, found.len(), why_left(&found, "")), (0, 4, 0));
+    bench.check();
+}
+
+/// More machines than one import has time for cannot be looked up: it says so of the others, and the next one begins with them.
+#[test]
+fn an_import_ends_in_time_and_the_next_one_begins_where_it_ended() {
+    let (mut bench, names) = many_lost(70);
+    bench.provider.hanging_names(&names[..64]);
+    let (minutes, found) = timed(&mut bench);
+    assert_eq!((minutes, found.len()), (IMPORT_MS / MINUTE, 70));
+    assert_eq!((why_left(&found, "it did not answer"), why_left(&found, "no time left")), (64, 6));
+    let (_, found) = timed(&mut bench);
+    assert_eq!((found.len(), why_left(&found, "it did not answer"), why_left(&found, "no time left")), (70, 64, 0));
+    assert!(found.iter().map(|it| &it.name).eq(&names), "in the order of their names");
+    bench.provider.hanging_names(&[]);
+    let (minutes, found) = timed(&mut bench);
+    assert_eq!((minutes, found.len(), why_left(&found, "")), (0, 64, 0));
 }
