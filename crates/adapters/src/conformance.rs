@@ -23,6 +23,10 @@ pub trait Subject {
     fn kill_runner(&self, name: &str);
     /// What answers under this name is no longer the machine that was made.
     fn replace_by_stranger<'a>(&'a self, name: &'a str) -> Deed<'a>;
+    /// The machine loses what its provider knows it by. False: that cannot happen here.
+    fn lose_nonce(&self, _name: &str) -> bool {
+        false
+    }
     /// How often a runner was started under this name.
     fn starts(&self, name: &str) -> usize;
 }
@@ -42,6 +46,7 @@ macro_rules! provider_conformance {
             a_name_is_used_once
             what_never_was_is_gone
             a_stranger_is_left_alone
+            a_machine_without_a_nonce_is_ended_by_an_empty_one
             a_list_shows_what_has_the_prefix
             a_list_says_what_each_is_and_has_pages
             more_than_allowed_is_a_matter_of_capacity
@@ -184,6 +189,19 @@ pub async fn a_stranger_is_left_alone(subject: &dyn Subject) {
     assert_eq!(listed[0].status, ListedStatus::Running, "the stranger still lives");
 }
 
+/// A caller that has listed a machine without a nonce can end it; one that has a nonce is not meant.
+pub async fn a_machine_without_a_nonce_is_ended_by_an_empty_one(subject: &dyn Subject) {
+    let order = order(1);
+    let (provider, handle) = (subject.provider(), up(subject, &order).await);
+    check_trouble(&provider.terminate(&handle, "").await.unwrap_err(), TroubleKind::NotFound, false);
+    assert_eq!(inspect(subject, &order).await, Seen::Alive);
+    if subject.lose_nonce(&order.boot.name) {
+        assert_eq!(listed(provider, &order.boot.name).await[0].nonce, None);
+        provider.terminate(&handle, "").await.unwrap();
+        assert_eq!(inspect(subject, &order).await, Seen::Gone);
+    }
+}
+
 pub async fn a_list_shows_what_has_the_prefix(subject: &dyn Subject) {
     let provider = subject.provider();
     assert_eq!(listed(provider, "repl-").await, []);
@@ -294,7 +312,7 @@ pub async fn only_workdirs_of_the_dead_are_removed(subject: &dyn Subject) {
 }
 
 pub async fn what_is_seen_from_outside_is_as_it_should_be(subject: &dyn Subject) {
-    for (case, result) in black_box(subject.provider(), &order(1)).await {
+    for (case, result) in black_box(subject.provider(), &order(1)).await.1 {
         assert_eq!(result, Ok(()), "{case}");
     }
 }
@@ -314,17 +332,24 @@ pub async fn only_what_is_gone_is_forgotten(subject: &dyn Subject) {
     assert_eq!(inspect(subject, &order).await, Seen::Gone);
 }
 
-/// What can be seen of a provider from outside, with one machine: each promise, and what was not as it should be. It ends the machine if
-/// it can; the caller sees to it that it is ended.
-pub async fn black_box(provider: &dyn Provider, order: &Order) -> Vec<(&'static str, Result<(), String>)> {
+/// A promise of providers, and what was not as it should be.
+pub type Case = (&'static str, Result<(), String>);
+
+/// What can be seen of a provider from outside, with one machine. It ends the machine if it can. The caller sees to it that it is ended, and
+/// gets its handle for that, if one was made: the provider may not find it by its name.
+pub async fn black_box(provider: &dyn Provider, order: &Order) -> (Option<Handle>, Vec<Case>) {
+    match provider.spawn(order).await {
+        Ok(handle) => {
+            let cases = black_box_of(provider, order, &handle).await;
+            (Some(handle), cases)
+        }
+        Err(trouble) => (None, vec![("a_machine_is_made", Err(said(trouble)))]),
+    }
+}
+
+async fn black_box_of(provider: &dyn Provider, order: &Order, handle: &Handle) -> Vec<Case> {
     let (name, nonce) = (&order.boot.name, &order.boot.nonce);
-    let mut cases = Vec::new();
-    let made = provider.spawn(order).await;
-    let Ok(handle) = made.as_ref() else {
-        cases.push(("a_machine_is_made", made.map(drop).map_err(|trouble| trouble.to_string())));
-        return cases;
-    };
-    cases.push(("a_machine_is_made", Ok(())));
+    let mut cases: Vec<Case> = vec![("a_machine_is_made", Ok(()))];
     cases.push(("ordered_again_it_is_the_same", is(provider.spawn(order).await, handle)));
     cases.push(("it_is_found_by_its_name", is(provider.find_by_name(name).await, &Some(handle.clone()))));
     cases.push((

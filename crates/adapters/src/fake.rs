@@ -132,6 +132,10 @@ struct World {
     unlisted: Vec<String>,
     /// Regions whose list does not come.
     hanging: Vec<String>,
+    /// So many pages of lists come, then none does.
+    pages_left: Option<u64>,
+    /// Machines whose lookup by name does not return.
+    hanging_names: Vec<String>,
     /// Calls that end or delete something do not return.
     ends_hang: bool,
     /// What every page of a list says of the next one, given the cursor it was asked for.
@@ -155,6 +159,8 @@ impl FakeProvider {
                 decide,
                 unlisted: Vec::new(),
                 hanging: Vec::new(),
+                pages_left: None,
+                hanging_names: Vec::new(),
                 ends_hang: false,
                 next: None,
                 longest_page: 0,
@@ -231,6 +237,16 @@ impl FakeProvider {
     /// From now on the lists of these regions, and of no others, do not come.
     pub fn hanging_regions(&self, regions: &[&str]) {
         self.world().hanging = regions.iter().map(|region| (*region).to_owned()).collect();
+    }
+
+    /// So many more pages of lists come; then they hang.
+    pub fn pages_left(&self, pages: u64) {
+        self.world().pages_left = Some(pages);
+    }
+
+    /// From now on these names, and no others, cannot be looked up: the call hangs.
+    pub fn hanging_names(&self, names: &[String]) {
+        self.world().hanging_names = names.to_vec();
     }
 
     /// Whether calls of `terminate` and `delete` hang from now on.
@@ -329,6 +345,9 @@ impl Provider for FakeProvider {
         self.act(Call::Spawn, &order.boot.name, |settings, world| spawn(settings, world, order))
     }
     fn find_by_name<'a>(&'a self, name: &'a str) -> ProviderFuture<'a, Option<Handle>> {
+        if self.world().hanging_names.iter().any(|hanging| hanging == name) {
+            return Box::pin(std::future::pending());
+        }
         self.act(Call::Find, name, |_, world| {
             check_name(name)?;
             let machine = world.machines.get_mut(name);
@@ -393,7 +412,11 @@ impl Provider for FakeProvider {
     }
     fn list<'a>(&'a self, ask: &'a ListAsk) -> ProviderFuture<'a, ListedPage> {
         Box::pin(async move {
-            let hangs = || ask.region.as_ref().is_some_and(|region| self.world().hanging.contains(region));
+            let hangs = || {
+                let world = self.world();
+                let region = ask.region.as_ref().is_some_and(|region| world.hanging.contains(region));
+                region || world.pages_left == Some(0)
+            };
             poll_fn(|_| if hangs() { Poll::Pending } else { Poll::Ready(()) }).await;
             let listed = self.act(Call::List, &ask.prefix, |settings, world| {
                 if let Some(region) = ask.region.as_ref().filter(|region| world.unlisted.contains(region)) {
@@ -402,6 +425,7 @@ impl Provider for FakeProvider {
                 let mut page = list(settings, world, ask);
                 page.next = world.next.map(|next| next(ask.after.as_deref())).or(page.next);
                 world.longest_page = world.longest_page.max(page.listed.len());
+                world.pages_left = world.pages_left.map(|left| left.saturating_sub(1));
                 Ok(page)
             });
             listed.await

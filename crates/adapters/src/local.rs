@@ -258,9 +258,7 @@ impl LocalProvider {
         if home.is_terminated() {
             return Ok(());
         }
-        if home.boot()?.is_some_and(|boot| boot.nonce != nonce) {
-            return Err(stranger(&home));
-        }
+        let nonce = &self.nonce_to_end(&home, nonce)?;
         if let Some(living) = self.living(&home, nonce)? {
             self.end(&home, &living, nonce)?;
         }
@@ -268,6 +266,24 @@ impl LocalProvider {
             crash_point!("local.clean_up", self.clean_up(&home))?;
         }
         home.mark_terminated()
+    }
+
+    /// The nonce by which the machine's runner is ended, if the caller means this machine. An empty one means a folder whose nonce cannot be
+    /// read: what its runner says counts there.
+    fn nonce_to_end(&self, home: &Home, nonce: &str) -> Result<String, Trouble> {
+        if !nonce.is_empty() {
+            return match home.boot()? {
+                Some(boot) if boot.nonce != nonce => Err(stranger(home)),
+                _ => Ok(nonce.to_owned()),
+            };
+        }
+        match home.boot() {
+            Ok(Some(_)) => Err(stranger(home)),
+            Ok(None) | Err(_) => {
+                let said = self.ask(home, &SocketAsk::Identify).map(|(answer, _)| answer.nonce);
+                Ok(said.unwrap_or_default())
+            }
+        }
     }
 
     /// The process to end. If its pid is not recorded yet, it first proves its nonce over the socket, and is recorded.

@@ -20,6 +20,13 @@ mod exec_least {
     adapters::provider_conformance!(crate::support::exec_least);
 }
 
+/// The manual says how little is enough.
+#[test]
+fn the_least_program_has_thirty_lines() {
+    let program = include_str!("../../../examples/providers/plain.py");
+    assert!(program.lines().count() <= 30);
+}
+
 mod ssh {
     adapters::provider_conformance!(crate::support::sshd::ssh);
 }

@@ -69,6 +69,24 @@ async fn nobody_is_signalled_who_is_neither_known_nor_answers() {
     assert_eq!(subject.local().inspect(&handle, &order.boot.nonce).await.unwrap(), Seen::Alive);
 }
 
+/// Listed without a nonce it can be ended without one, and what its runner has left is ended too.
+#[tokio::test]
+async fn a_machine_whose_file_cannot_be_read_is_ended_whether_its_runner_lives_or_not() {
+    for (number, dies) in [(1, false), (2, true)] {
+        let (subject, order) = (local(), order(number));
+        let handle = up(&subject, &order).await;
+        if dies {
+            subject.kill_runner(&order.boot.name);
+        }
+        fs::write(subject.dir(&order.boot.name).join("runner.json"), "{ torn").unwrap();
+        assert!(subject.local().terminate(&handle, &order.boot.nonce).await.is_err(), "whose it is cannot be told");
+        subject.local().terminate(&handle, "").await.unwrap();
+        subject.wait_dead(&order.boot.name);
+        assert!(subject.dir(&order.boot.name).join(ENDED_FILE).exists());
+        assert_eq!(subject.local().inspect(&handle, "").await.unwrap(), Seen::Gone);
+    }
+}
+
 #[tokio::test]
 async fn a_process_with_another_nonce_is_a_stranger_whatever_the_directory_says() {
     let (subject, order) = (local(), order(1));

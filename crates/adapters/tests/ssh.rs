@@ -239,6 +239,21 @@ async fn a_host_that_cannot_be_asked_is_named_and_what_the_others_have_is_listed
     assert!(trouble.kind == TroubleKind::Network && trouble.what.contains("cannot be reached"), "{trouble}");
 }
 
+/// ssh gives up on a host that says nothing after 5 s. Asked one after the other, these would take half a minute.
+#[tokio::test]
+async fn a_machine_is_found_by_its_name_while_other_hosts_say_nothing() {
+    let subject = ssh();
+    let silent: Vec<_> = (0..6).map(|_| std::net::TcpListener::bind("127.0.0.1:0").unwrap()).collect();
+    let target = |it: &std::net::TcpListener| Target::parse(&it.local_addr().unwrap().to_string()).unwrap();
+    let hosts: Vec<Target> = silent.iter().map(target).chain([subject.sshd.host()]).collect();
+    let provider = SshProvider::new(SshSettings { hosts, ..subject.sshd.settings(&subject.dir) });
+    let order = Order { place: Some(subject.sshd.host().text), ..order(1) };
+    let handle = provider.spawn(&order).await.unwrap();
+    let began = std::time::Instant::now();
+    assert_eq!(provider.find_by_name(&order.boot.name).await.unwrap(), Some(handle));
+    assert!(began.elapsed() < std::time::Duration::from_secs(20), "{:?}", began.elapsed());
+}
+
 fn echo() -> Dial {
     Arc::new(|| {
         let (here, there) = tokio::io::duplex(1 << 10);

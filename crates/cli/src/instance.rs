@@ -8,6 +8,7 @@ use crate::say::one_line;
 use crate::settings::Settings;
 use crate::show::{self, Table};
 use wire::api::{FeatureView, InstanceView, TerminateBody};
+use wire::client::encode;
 
 #[derive(Debug, clap::Subcommand)]
 pub enum Instance {
@@ -22,7 +23,7 @@ pub enum Instance {
         /// Terminated ones too
         #[arg(short, long)]
         all: bool,
-        /// Only those whose status or workflow state begins so, e.g. ready or launch-run:
+        /// Only those whose status or workflow state begins so, e.g. ready or launch-run:; terminated ones too
         #[arg(long, value_name = "STATE")]
         state: Option<String>,
         #[command(flatten)]
@@ -96,10 +97,8 @@ pub async fn instance(settings: &Settings, command: Instance) -> Done {
 }
 
 async fn list(plane: &ControlPlane, all: bool, state: Option<String>, listing: Listing) -> Done {
-    let mut instances: Vec<InstanceView> = plane.list(&format!("/instances?all={all}"), listing.limit).await?;
-    if let Some(state) = state {
-        instances.retain(|it| it.status.starts_with(&state) || it.workflow_state.starts_with(&state));
-    }
+    let state = state.map_or_else(String::new, |state| format!("&state={}", encode(&state)));
+    let instances: Vec<InstanceView> = plane.list(&format!("/instances?all={all}{state}"), listing.limit).await?;
     if listing.json {
         return show::json(&instances);
     }

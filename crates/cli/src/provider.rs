@@ -197,7 +197,7 @@ fn print(it: &ProviderView) -> u8 {
 }
 
 fn hosts(all: &[HostView]) {
-    let mut table = Table::new(["HOST", "STATUS", "MACHINES", "ARCH", "SYSTEM", "CPU", "MEMORY", "GPUS"])
+    let mut table = Table::new(["HOST", "STATUS", "MACHINES", "ARCH", "SYSTEM", "CPU", "MEMORY", "GPUS", "SANDBOX"])
         .without_if_narrow(&["ARCH", "SYSTEM"]);
     for it in all {
         table.row([
@@ -209,6 +209,7 @@ fn hosts(all: &[HostView]) {
             show::or_dash(it.cpu_milli.map(wire::model::spec::show_cpu)),
             show::or_dash(it.memory_bytes.map(show::size)),
             one_line(&counted(&it.gpus)),
+            sandbox(it).to_owned(),
         ]);
     }
     table.print("no hosts");
@@ -217,6 +218,18 @@ fn hosts(all: &[HostView]) {
         if let Some(why) = &it.why {
             println!("{}{since}: {}", one_line(&it.host), one_line(why));
         }
+        if let Some(why) = &it.no_sandbox {
+            println!("{}: no sandbox: {}", one_line(&it.host), one_line(why));
+        }
+    }
+}
+
+/// Whether commands there can have a sandbox. A host says so when it says what it has.
+fn sandbox(it: &HostView) -> &'static str {
+    match (&it.architecture, &it.no_sandbox) {
+        (None, _) => "-",
+        (Some(_), None) => "yes",
+        (Some(_), Some(_)) => "no",
     }
 }
 

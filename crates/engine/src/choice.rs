@@ -6,6 +6,7 @@ use crate::run_tx::RunTx;
 use adapters::registry::LOCAL;
 use model::host::NotTaken;
 use model::offer::{Asked, Candidate, Choice, Offer, Passed, PassedOver, Quote};
+use model::plan::MachinePlan;
 use model::spec::{Resources, RunKind};
 use model::{Failure, JobId, OrgId, Refused};
 use store::Tx;
@@ -140,10 +141,16 @@ pub(crate) fn org_name(tx: &mut Tx, context: &EngineContext, org: OrgId) -> Resu
 
 impl RunTx<'_> {
     /// Where a machine of this provider is tried first.
-    pub(crate) fn cheapest_region(&mut self, provider: &str, asked: &Resources, spot: bool) -> Result<String, Failure> {
+    pub(crate) fn cheapest_region(
+        &mut self,
+        provider: &str,
+        machine: &MachinePlan,
+        no_sandbox: bool,
+    ) -> Result<String, Failure> {
+        let sandbox = self.run.spec.sandbox.is_some() && !no_sandbox;
         let org = org_name(self.tx, self.context, self.run.org)?;
-        let (named, sandbox) = ([provider.to_owned()], self.run.spec.sandbox.is_some());
-        let asked = Asked { org: &org, resources: asked, sandbox, region: None, spot, providers: &named };
+        let (named, resources, spot) = ([provider.to_owned()], &machine.resources, machine.spot);
+        let asked = Asked { org: &org, resources, sandbox, region: None, spot, providers: &named };
         let first = self.context.choose(&asked).offers.into_iter().next();
         Ok(first.map_or_else(|| self.run.spec.region.clone(), |offer| offer.region))
     }
@@ -154,10 +161,10 @@ impl RunTx<'_> {
         let pool = self.pool(pool)?.clone();
         let org = org_name(self.tx, self.context, self.run.org)?;
         let (job_spot, job_any_region) = (self.job(job)?.spot, self.job(job)?.any_region);
+        let sandbox = self.wants_sandbox(job)?;
         let spot = job_spot || self.run.spec.spot;
         let spec = &self.run.spec;
         let own = [pool.provider.clone()];
-        let sandbox = spec.sandbox.is_some();
         let here =
             Asked { org: &org, resources: &resources, sandbox, region: Some(&pool.region), spot, providers: &own };
         let mut offers = match self.context.place_of(&here) {

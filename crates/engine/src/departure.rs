@@ -2,6 +2,8 @@
 //! row. A host that cannot be cleared now is asked again, less and less often, until it answers or a person gives it up.
 
 use crate::Engine;
+use crate::instance::ended_by_a_person;
+use model::instance::InstanceStatus;
 use model::provider_row::{Departure, ProviderRow, Stays};
 use model::time::{MINUTE, SECOND};
 use model::{Failure, PoolId, Refused, Timestamp, crash_point};
@@ -55,7 +57,7 @@ impl Engine {
                         store::work::forget(tx, WorkKind::Instance, instance.0)?;
                     }
                 }
-                store::provider::remove(tx, &named)
+                remove(tx, &named)
             })
             .await?;
         self.read_providers().await
@@ -78,13 +80,41 @@ impl Engine {
         }
     }
 
-    /// It has machines or held folders yet. With `--force` no hold keeps it.
+    /// Ends its machines with what runs there. A machine that changes hands meanwhile is refused; the next look ends it.
+    pub(crate) async fn force_out(&self, provider: &str, by: &str) -> Result<(), Failure> {
+        let named = provider.to_owned();
+        let read = move |tx: &mut Tx| {
+            let mut open = Vec::new();
+            for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == named) {
+                open.extend(store::instance::open_in(tx, pool.id)?);
+            }
+            open.retain(|machine| machine.status != InstanceStatus::Terminating);
+            Ok(open)
+        };
+        for machine in self.store.read("provider.machines", read).await? {
+            let (context, by) = (self.context.clone(), by.to_owned());
+            let end = move |tx: &mut Tx| ended_by_a_person(tx, &context, (machine.org, &by), machine.id, true);
+            match self.store.write(Lane::Normal, "provider.force", end).await {
+                Err(Failure::Refused(refused)) => {
+                    tracing::warn!(instance = %machine.name, %refused, "it could not be ended now");
+                }
+                ended => ended?,
+            }
+        }
+        Ok(())
+    }
+
+    /// It has machines or held folders yet. With `--force` neither keeps it.
     async fn stay(&self, item: Item, row: ProviderRow) -> Result<(), Failure> {
+        if let Some(by) = &row.departure.forced_by {
+            self.force_out(&row.name, by).await?;
+        }
         self.store
             .write(Lane::Normal, "provider.in_use", move |tx| {
                 store::work::hold(tx, &item)?;
                 let at = tx.at();
-                if row.departure.force {
+                let forced = row.departure.forced_by.is_some();
+                if forced {
                     end_holds(tx, &row.name)?;
                 }
                 let clears = !waits(tx, &row.name)?;
@@ -93,7 +123,7 @@ impl Engine {
                     let departure = Departure { clearing_since: Some(at), ..known.departure.clone() };
                     store::provider::put(tx, &ProviderRow { departure, ..known })?;
                 }
-                let pause_ms = match (clears, row.departure.force) {
+                let pause_ms = match (clears, forced) {
                     (true, _) => CLEARED_WITHIN_MS,
                     (false, true) => FORCED_MS,
                     (false, false) => IN_USE_MS,
@@ -126,7 +156,7 @@ impl Engine {
                     None => None,
                     Some(known) if stays.is_empty() && in_use(tx, &known.name)? => Some(at + CLEARED_WITHIN_MS),
                     Some(known) if stays.is_empty() => {
-                        store::provider::remove(tx, &known.name)?;
+                        remove(tx, &known.name)?;
                         None
                     }
                     Some(known) => {
@@ -162,6 +192,15 @@ pub(crate) fn machine_gone(tx: &mut Tx, provider: &str) -> Result<(), Failure> {
         Some(row) if row.leaving => wake(tx, provider, provider),
         _ => Ok(()),
     }
+}
+
+/// Its row goes, and with it what its scans have found.
+fn remove(tx: &mut Tx, provider: &str) -> Result<(), Failure> {
+    let at = tx.at();
+    for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == provider) {
+        tx.wake(WorkKind::Scan, pool.id.0, at);
+    }
+    store::provider::remove(tx, provider)
 }
 
 /// What is left of its machines should be gone by now.

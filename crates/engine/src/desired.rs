@@ -314,7 +314,7 @@ fn find_commands(tx: &mut Tx, context: &EngineContext, run: &Run, job: &Job) -> 
 }
 
 /// Whether its plan was made while the run went on, and not by the file's author.
-fn is_of_planner(agent: &Agent, run: &Run) -> bool {
+pub(crate) fn is_of_planner(agent: &Agent, run: &Run) -> bool {
     agent.kind == AgentKind::Planned && (run.spec.plan.goal || agent.plan_version > 1)
 }
 

@@ -150,9 +150,14 @@ impl RunTx<'_> {
         let before = self.attempt()?.it.tree.jobs.last.map_or(0, |last| last.0);
         let mut submitter = Rows::agent(self, agent)?;
         submitter.submissions += 1;
-        let (step, machine) = match submitter.kind {
-            AgentKind::Rank => (Some(self.next_try_of(&submitter)?), MachinePlan::default()),
-            _ => (None, self.plan_of(&submitter)?.machine.clone().unwrap_or_default()),
+        let (step, machine, no_sandbox) = match submitter.kind {
+            AgentKind::Rank => (Some(self.next_try_of(&submitter)?), MachinePlan::default(), false),
+            _ => {
+                let plan = self.plan_of(&submitter)?;
+                let planned = crate::desired::is_of_planner(&submitter, &self.run);
+                let no_sandbox = self.run.spec.sandbox.is_some_and(|sandbox| !plan.is_in_sandbox(sandbox, planned));
+                (None, plan.machine.clone().unwrap_or_default(), no_sandbox)
+            }
         };
         self.set_agent(submitter.clone());
         let id = match self.importing {
@@ -161,11 +166,11 @@ impl RunTx<'_> {
         };
         let workflow = WorkflowId(self.tx.next_id());
         let named = machine.provider.is_some();
-        let provider = machine.provider.unwrap_or_else(|| self.run.spec.provider.clone());
+        let provider = machine.provider.clone().unwrap_or_else(|| self.run.spec.provider.clone());
         let any_region = named && machine.region.is_none();
-        let region = match machine.region {
-            Some(region) => region,
-            None if named => self.cheapest_region(&provider, &machine.resources, machine.spot)?,
+        let region = match &machine.region {
+            Some(region) => region.clone(),
+            None if named => self.cheapest_region(&provider, &machine, no_sandbox)?,
             None => self.run.spec.region.clone(),
         };
         let resources = Some(machine.resources).filter(|asked| *asked != Resources::default());
@@ -173,7 +178,7 @@ impl RunTx<'_> {
         // The epoch of a job rises with each placement.
         let epoch = self.importing.map_or(0, |importing| importing.epoch - 1);
         let submitted = Job::submitted(id, &self.run, &submitter, workflow, pool, self.at);
-        let job = Job { step, resources, provider, spot: machine.spot, any_region, epoch, ..submitted };
+        let job = Job { step, resources, provider, spot: machine.spot, any_region, no_sandbox, epoch, ..submitted };
         self.set_job(job)?;
         let mut attempt = Rows::attempt(self)?;
         attempt.tree.jobs.last = Some(id);

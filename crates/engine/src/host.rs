@@ -2,6 +2,7 @@
 //! pool's lock which host, share and GPUs a new machine gets.
 
 use crate::provider_set::Listing;
+use crate::run::Plans;
 use crate::{Engine, EngineContext};
 use adapters::{LookAsk, Looks, Provider};
 use model::host::{self, Host, NotTaken, Place, Used, Wanted};
@@ -9,7 +10,7 @@ use model::instance::{Instance, InstanceStatus};
 use model::pool::{Room, Slot};
 use model::time::HOUR;
 use model::{Failure, InstanceId, PoolId, Refused, Timestamp, Trouble, TroubleKind};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::pool::Pool;
 use store::{Item, Lane, Tx, WorkKind};
@@ -149,6 +150,13 @@ impl Engine {
             }
         }
         Ok(())
+    }
+
+    /// The same for the providers that agents of these plans name.
+    pub(crate) async fn know_hosts_of(&self, plans: &Plans) -> Result<(), Failure> {
+        let machines = plans.agents.iter().chain(&plans.planner).filter_map(|agent| agent.machine.as_ref());
+        let named: BTreeSet<&String> = machines.filter_map(|machine| machine.provider.as_ref()).collect();
+        self.know_hosts(&named.into_iter().cloned().collect::<Vec<_>>()).await
     }
 
     /// Before a provider is added: what its hosts have. Refused if one of them cannot be used for a reason that does not pass by itself, or

@@ -166,6 +166,7 @@ pub struct Engine {
     workdirs: Arc<desired::Workdirs>,
     /// Ids up to this one, seen at providers and runners, are not given out.
     ids_passed: Arc<std::sync::atomic::AtomicI64>,
+    turns: Arc<orphan::Turns>,
     org_names: Arc<std::sync::Mutex<std::collections::BTreeMap<model::OrgId, String>>>,
     links: Arc<relay::Links>,
     /// What this process calls itself in claims of executions.
@@ -215,6 +216,7 @@ impl Engine {
             notifier: None,
             workdirs: Arc::default(),
             ids_passed: Arc::default(),
+            turns: Arc::default(),
             org_names: Arc::default(),
             links: Arc::default(),
             orchestrator: Arc::default(),

@@ -226,7 +226,7 @@ fn look_at_draft(tx: &mut Tx, context: &EngineContext, manifest: &Manifest) -> R
     Ok(Some(at + DRAFT_LOOK_MS))
 }
 
-fn is_open(tx: &mut Tx, workflow: Option<WorkflowId>) -> Result<bool, Failure> {
+pub(crate) fn is_open(tx: &mut Tx, workflow: Option<WorkflowId>) -> Result<bool, Failure> {
     let Some(id) = workflow else { return Ok(false) };
     Ok(store::workflow::find(tx, id)?.is_some_and(|workflow| !workflow.status.is_end()))
 }

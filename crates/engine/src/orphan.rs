@@ -12,7 +12,8 @@ use crate::{Engine, EngineContext, Provider};
 use adapters::ListAsk;
 use adapters::exec::EVERYWHERE;
 use adapters::provider::LIST_PAGE;
-use ask::{Limit, goes_on, side_by_side};
+pub(crate) use ask::Turns;
+use ask::{Limit, NO_TIME, goes_on, side_by_side};
 use model::orphan::{self, OrphanSection, OrphanSeverity, Whitelisted};
 use model::time::{MINUTE, SECOND};
 use model::{Failure, InstanceId, ManifestId, OrgId, PoolId, Refused, Timestamp, Trouble, names};
@@ -125,32 +126,70 @@ impl Engine {
         let id = PoolId(item.subject);
         let pool = self.store.read_inline("orphan.pool", move |tx| store::pool::find(tx, id)).await?;
         let Some(pool) = pool else { return self.done(item).await };
+        if !self.is_scanned(&pool).await? {
+            let now = self.forget_orphans_of(pool.id).await?;
+            return self.at(item, now + self.context.config.orphans.scan_every_ms).await;
+        }
         let scan = self.scan(&pool, Young::Skipped, self.limit(SCAN_MS)).await?;
         self.at(item, scan.finished_at + self.context.config.orphans.scan_every_ms).await
     }
 
-    /// Everything is listed now, what is young too; regions side by side, all of them within `SCAN_NOW_MS`. `provider`: only this one.
+    /// Whether its provider is set up and has its region. A provider that was just added may not be known to this process yet.
+    async fn is_scanned(&self, pool: &Pool) -> Result<bool, Failure> {
+        let here = (pool.provider.clone(), pool.region.clone());
+        if regions(&self.context).contains(&here) {
+            return Ok(true);
+        }
+        self.read_providers().await?;
+        Ok(regions(&self.context).contains(&here))
+    }
+
+    /// What was listed there cannot be listed, and so neither be shown as it is nor ended from here. Found again if it is set up again.
+    async fn forget_orphans_of(&self, pool: PoolId) -> Result<Timestamp, Failure> {
+        loop {
+            let forget = move |tx: &mut Tx| {
+                let now = tx.at();
+                Ok((store::orphan::vanished(tx, pool, now + 1, AT_ONCE)?, now))
+            };
+            let (gone, now) = self.store.write(Lane::Low, "orphan.scan", forget).await?;
+            if gone < AT_ONCE as u64 {
+                return Ok(now);
+            }
+        }
+    }
+
+    /// Everything is listed now, what is young too; regions side by side, all of them within `SCAN_NOW_MS`. The next one begins with what
+    /// there was no time for. `provider`: only this one.
     pub async fn scan_now(&self, provider: Option<&str>) -> Result<Vec<ScanOverview>, Failure> {
         if let Some(provider) = provider {
             self.context.lister(provider)?;
         }
-        let mut asked = Vec::new();
-        for (name, region) in regions(&self.context) {
-            if provider.is_none_or(|only| only == name) {
-                asked.push(self.scan_region(name, region, self.limit(SCAN_NOW_MS)));
-            }
-        }
-        side_by_side(asked, SCANNED_AT_ONCE).await.into_iter().collect()
+        let mut all = regions(&self.context);
+        all.retain(|(name, _)| provider.is_none_or(|only| only == name));
+        let first = self.turns.scan.lock().expect("only assigned").take();
+        let first = first.and_then(|first| all.iter().position(|it| *it == first)).unwrap_or(0);
+        all.rotate_left(first);
+        let ask = |(name, region): (String, String)| self.scan_region(name, region, self.limit(SCAN_NOW_MS));
+        let scanned = side_by_side(all.clone().into_iter().map(ask).collect(), SCANNED_AT_ONCE).await;
+        let mut scans = scanned.into_iter().collect::<Result<Vec<_>, Failure>>()?;
+        let left_out = |it: &ScanOverview| it.scan.as_ref().is_some_and(|scan| scan.error.as_deref() == Some(NO_TIME));
+        *self.turns.scan.lock().expect("only assigned") = scans.iter().position(left_out).map(|at| all[at].clone());
+        scans.rotate_right(first);
+        Ok(scans)
     }
 
-    async fn scan_region(&self, provider: String, region: String, limit: Limit) -> Result<ScanOverview, Failure> {
+    async fn scan_region(&self, provider: String, region: String, mut limit: Limit) -> Result<ScanOverview, Failure> {
         let (of, at) = (provider.clone(), region.clone());
         let find = move |tx: &mut Tx| {
             let pool = store::pool::ensure(tx, &of, &at)?;
-            store::pool::find(tx, pool)
+            Ok((store::pool::find(tx, pool)?, store::orphan::scan_of(tx, pool)?))
         };
-        let pool = self.store.write(Lane::Normal, "orphan.arm", find).await?;
+        let (pool, before) = self.store.write(Lane::Normal, "orphan.arm", find).await?;
         let pool = pool.ok_or_else(|| Trouble::internal("a pool that was just made is not there"))?;
+        if limit.is_spent().await {
+            let scan = Scan { error: Some(NO_TIME.to_owned()), ..before.unwrap_or_default() };
+            return Ok(ScanOverview { provider, region, scan: Some(scan) });
+        }
         let scan = Some(self.scan(&pool, Young::Shown, limit).await?);
         Ok(ScanOverview { provider, region, scan })
     }

@@ -70,6 +70,7 @@ impl Engine {
 impl Engine {
     /// All that would be refused of a run of agents; what its org has available. Writes nothing.
     pub async fn check_agents(&self, submission: &Submission) -> Result<Credits, Failure> {
+        self.know_hosts_of(&submission.plans).await?;
         check_asked(&self.context, submission)?;
         let (context, submission) = (self.context.clone(), submission.clone());
         let read = move |tx: &mut Tx| {

@@ -104,7 +104,7 @@ impl RunTx<'_> {
         let mut chosen = Vec::new();
         for job in jobs {
             let wish = self.wish(*job)?;
-            let room = self.room_for(&pool, &mut slots, &wish.resources)?;
+            let room = self.room_for(&pool, &mut slots, (*job, &wish.resources))?;
             let Placement::Claim(slot) = model::pool::place(&wish, &slots, room) else { break };
             chosen.push(slot.instance);
             slots.retain(|other| other.allocation != slot.allocation);
@@ -141,7 +141,7 @@ impl RunTx<'_> {
         let mut slots = store::allocation::available(self.tx, pool.id)?;
         slots.retain(|slot| !lost.contains(&slot.allocation));
         loop {
-            let room = self.room_for(&pool, &mut slots, &wish.resources)?;
+            let room = self.room_for(&pool, &mut slots, (id, &wish.resources))?;
             match model::pool::place(&wish, &slots, room) {
                 Placement::Claim(slot) => {
                     let (instance, allocation) = (slot.instance, slot.allocation);
@@ -172,20 +172,26 @@ impl RunTx<'_> {
         }
     }
 
-    /// What there is beside the slots for who asks for this; slots that are of no use to them go.
+    /// What there is beside the slots for a job that asks for this; slots that are of no use to it go.
     fn room_for(
         &mut self,
         pool: &Pool,
         slots: &mut Vec<model::pool::Slot>,
-        asked: &Resources,
+        (job, asked): (JobId, &Resources),
     ) -> Result<Room, Failure> {
+        let sandbox = self.wants_sandbox(job)?;
         let announced = self.instances.iter().map(|tracked| &tracked.it);
         let Some(hosts) = HostsNow::read(self.tx, self.context, pool, announced)? else {
             return room(self.tx, self.context, pool);
         };
-        let wanted = Wanted { resources: asked, sandbox: self.run.spec.sandbox.is_some() };
+        let wanted = Wanted { resources: asked, sandbox };
         hosts.retain(slots, wanted);
         Ok(hosts.room(wanted))
+    }
+
+    /// Whether commands of this job run in a sandbox.
+    pub(crate) fn wants_sandbox(&mut self, id: JobId) -> Result<bool, Failure> {
+        Ok(self.run.spec.sandbox.is_some() && !self.job(id)?.no_sandbox)
     }
 
     fn may_lock(&self, machine: InstanceId) -> bool {
@@ -257,9 +263,9 @@ impl RunTx<'_> {
         let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
         let resources = self.resources_of(id)?;
         let price_micro = offer.price_micro;
+        let wanted = Wanted { resources: &resources, sandbox: self.wants_sandbox(id)? };
         let announced = self.instances.iter().map(|tracked| &tracked.it);
         let hosts = HostsNow::read(self.tx, self.context, &pool, announced)?;
-        let wanted = Wanted { resources: &resources, sandbox: self.run.spec.sandbox.is_some() };
         let place = hosts.and_then(|hosts| hosts.choose(wanted).0);
         let mut machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.prepare(id, &mut machine)?;

@@ -48,7 +48,7 @@ impl Engine {
                 }
                 for row in rows.iter().filter(|row| row.of_settings && !own.contains_key(&row.name)) {
                     if !row.leaving {
-                        leave(tx, row, false)?;
+                        leave(tx, row, None)?;
                     }
                 }
                 Ok(())
@@ -84,6 +84,7 @@ impl Engine {
             return Err(Refused::invalid("public_url", why).into());
         }
         let found = self.try_hosts(&made.provider).await?;
+        let regions = made.provider.capabilities().regions;
         self.store
             .write(Lane::Normal, "provider.add", move |tx| {
                 let added_at = tx.at();
@@ -103,7 +104,14 @@ impl Engine {
                         let why = format!("there is a provider `{0}` already: repl provider remove {0}", known.name);
                         Err(Refused::Conflict { why }.into())
                     }
-                    None => store::provider::put(tx, &row),
+                    None => {
+                        store::provider::put(tx, &row)?;
+                        for region in &regions {
+                            let pool = store::pool::ensure(tx, &row.name, region)?;
+                            tx.wake(WorkKind::Scan, pool.0, added_at);
+                        }
+                        Ok(())
+                    }
                 }
             })
             .await?;
@@ -122,22 +130,18 @@ impl Engine {
             return Err(Refused::Conflict { why }.into());
         }
         let named = name.to_owned();
-        let (open, tried) = self
+        let forced_by = force.then(|| by.clone());
+        let tried = self
             .store
             .write(Lane::Normal, "provider.leave", move |tx| {
                 let row = store::provider::find(tx, &named)?.ok_or_else(|| Refused::not_found("provider", &named))?;
-                Ok((leave(tx, &row, force)?, row.departure.tries))
+                leave(tx, &row, forced_by.clone())?;
+                Ok(row.departure.tries)
             })
             .await?;
         self.read_providers().await?;
         if force {
-            for instance in open {
-                let (context, by) = (self.context.clone(), by.clone());
-                let end = move |tx: &mut Tx| {
-                    crate::instance::ended_by_a_person(tx, &context, (instance.org, &by), instance.id, true)
-                };
-                self.store.write(Lane::Normal, "provider.force", end).await?;
-            }
+            self.force_out(name, &by).await?;
         }
         Ok(tried)
     }
@@ -204,20 +208,20 @@ impl EngineContext {
     }
 }
 
-/// No new machine is made there, and each job that waits for one and each idle machine there is reconciled. Returns its open machines.
-fn leave(tx: &mut Tx, row: &ProviderRow, force: bool) -> Result<Vec<model::instance::Instance>, Failure> {
-    let departure = Departure { force: force || row.departure.force, ..row.departure.clone() };
+/// No new machine is made there, and each job that waits for one and each idle machine there is reconciled.
+fn leave(tx: &mut Tx, row: &ProviderRow, forced_by: Option<String>) -> Result<(), Failure> {
+    let forced_by = forced_by.or_else(|| row.departure.forced_by.clone());
+    let departure = Departure { forced_by, ..row.departure.clone() };
     store::provider::put(tx, &ProviderRow { leaving: true, departure, ..row.clone() })?;
     crate::departure::wake(tx, &row.name, &row.name)?;
-    let (at, mut open) = (tx.at(), Vec::new());
+    let at = tx.at();
     for pool in store::pool::all(tx)?.into_iter().filter(|pool| pool.provider == row.name) {
         tx.wake(WorkKind::Pool, pool.id.0, at);
         for instance in store::instance::open_in(tx, pool.id)? {
             tx.wake(WorkKind::Instance, instance.id.0, at);
-            open.push(instance);
         }
     }
-    Ok(open)
+    Ok(())
 }
 
 fn copy(tx: &mut Tx, name: &str, table: &ProviderTable) -> ProviderRow {

@@ -3,7 +3,9 @@
 
 use crate::Engine;
 use crate::intents::terminate_instance;
-use model::instance::Instance;
+use crate::transition::instance_event;
+use adapters::conformance::Case;
+use model::instance::{Instance, InstanceEvent};
 use model::manifest::ResourceKind;
 use model::names::ResourceName;
 use model::offer::Asked;
@@ -14,9 +16,6 @@ use store::{Lane, Tx, WorkKind};
 /// A trial takes no longer, or is given up.
 const TRIAL_MS: i64 = 10 * model::time::MINUTE;
 const WHY: &str = "its provider was tried with it";
-
-/// What was tried, and what was not as it should be.
-pub type Case = (&'static str, Result<(), String>);
 
 impl Engine {
     pub async fn test_provider(&self, org: OrgId, name: &str) -> Result<(InstanceId, Vec<Case>), Failure> {
@@ -64,9 +63,15 @@ impl Engine {
             .await?;
         let (instance, end) = announced;
         let order = crate::pool::order(&self.context, &instance);
-        let cases = adapters::conformance::black_box(provider.as_ref(), &order).await;
+        let (handle, cases) = adapters::conformance::black_box(provider.as_ref(), &order).await;
+        let machine = instance.id;
         let tested = move |tx: &mut Tx| {
-            let at = tx.at();
+            let (at, known) = (tx.at(), store::instance::lock(tx, machine)?);
+            // A provider that cannot find the machine by its name can still end it by its handle.
+            if let Some(handle) = handle.as_ref().filter(|_| known.status.is_open()) {
+                let bound = instance_event(tx, known, InstanceEvent::Bound { handle: handle.0.clone() })?;
+                store::instance::save(tx, &bound)?;
+            }
             tx.wake(WorkKind::Workflow, end.0, at);
             Ok(())
         };

@@ -118,6 +118,7 @@ impl Engine {
         then: impl Fn(&mut RunTx<'_>) -> Result<T, Failure> + Send + Sync + 'static,
         render: impl Fn(&RunSnapshot, &T) -> Vec<u8> + Send + Sync + 'static,
     ) -> Result<KeyedResponse, Failure> {
+        self.know_hosts_of(&submission.plans).await?;
         check_asked(&self.context, &submission)?;
         self.check_stdin(&submission).await?;
         let context = self.context.clone();
@@ -370,12 +371,16 @@ fn check_plans(spec: &RunSpec, plans: &Plans) -> Result<(), Refused> {
 
 /// Where a sandbox is wanted and none can be made, nothing would ever run.
 fn check_sandbox(context: &EngineContext, submission: &Submission) -> Result<(), Refused> {
-    if submission.spec.sandbox.is_none() {
-        return Ok(());
-    }
-    let machines = submission.plans.agents.iter().filter_map(|agent| agent.machine.as_ref()?.provider.as_deref());
+    let (own, spec) = (submission.spec.provider.as_str(), &submission.spec);
+    let Some(sandbox) = spec.sandbox else { return Ok(()) };
+    let machines = submission.plans.agents.iter().filter(|agent| agent.is_in_sandbox(sandbox, false));
+    let machines = machines.filter_map(|agent| agent.machine.as_ref());
     // Of several providers that a run names, those that cannot are passed over: see `Passed::NoSandbox`.
-    for place in machines.chain([submission.spec.provider.as_str()]) {
+    let places: BTreeSet<&str> = match spec.kind {
+        RunKind::Agents => machines.map(|machine| machine.provider.as_deref().unwrap_or(own)).collect(),
+        _ => BTreeSet::from([own]),
+    };
+    for place in places {
         let no_sandbox = |why: String| Refused::NoSandbox { place: place.to_owned(), why };
         context.provider(place)?.can_sandbox().map_err(no_sandbox)?;
         let hosts = context.providers.all().get(place).map_or_else(Vec::new, |listing| listing.hosts.clone());

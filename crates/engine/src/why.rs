@@ -421,7 +421,7 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     let (room, mut slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
     let resources = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
     let (available, hosts) = (slots.len(), HostsNow::read(tx, context, &pool, std::iter::empty())?);
-    let wanted = Wanted { resources: &resources, sandbox: run.spec.sandbox.is_some() };
+    let wanted = Wanted { resources: &resources, sandbox: run.spec.sandbox.is_some() && !job.no_sandbox };
     let room_here = hosts.as_ref().map_or(room, |hosts| {
         hosts.retain(&mut slots, wanted);
         hosts.room(wanted)

@@ -22,7 +22,7 @@ use model::workflow::{Intent, MAX_CANCEL_REASON, Workflow, WorkflowEvent, Workfl
 use model::{Failure, ManifestId, OrgId, Outcome, Refused, WorkflowId};
 use std::sync::Arc;
 use store::idempotency::Key;
-use store::{Item, Lane, Tx};
+use store::{Item, Lane, Tx, WorkKind};
 
 /// Turns a workflow into the bytes that are answered.
 pub type WorkflowRender = Arc<dyn Fn(&Workflow) -> Vec<u8> + Send + Sync>;
@@ -69,7 +69,8 @@ impl Engine {
         self.store.read_inline("workflow.find", move |tx| owned(tx, org, id)).await
     }
 
-    /// Cancelling what launches a run is cancelling the run; what terminates a machine is not called back.
+    /// Cancelling what launches a run is cancelling the run. A snapshot and a cleanup end at their workflow's next step. What terminates a
+    /// machine is not called back.
     pub async fn cancel_workflow(
         &self,
         actor: impl Into<Actor>,
@@ -85,9 +86,16 @@ impl Engine {
             if workflow.status.is_end() {
                 return Ok(render(&workflow));
             }
-            let Some(job) = workflow.job.filter(|_| workflow.intent == Intent::LaunchRun) else {
-                let why = format!("{} that has begun is not called back", workflow.intent);
-                return Err(Refused::Conflict { why }.into());
+            let job = match (workflow.intent, workflow.job) {
+                (Intent::LaunchRun, Some(job)) => job,
+                (Intent::CreateSnapshot | Intent::CleanupManifest, _) => {
+                    let reason = reason.clone().unwrap_or_else(|| actor.said("asked"));
+                    return Ok(render(&cancel_alone(tx, id, reason)?));
+                }
+                (intent, _) => {
+                    let why = format!("{intent} that has begun is not called back");
+                    return Err(Refused::Conflict { why }.into());
+                }
             };
             let job = store::job::find(tx, job)?.ok_or_else(|| Refused::not_found("job", job))?;
             let mut run_tx = crate::run::open_for(tx, &context, &actor, job.run)?;
@@ -123,7 +131,7 @@ impl Engine {
                 Intent::LaunchRun => launch_again(tx, &context, &actor, &workflow)?,
                 Intent::TerminateInstance => {
                     let instance = workflow.instance.ok_or_else(|| Refused::not_found("instance", id))?;
-                    terminate_instance::begin_again(tx, instance, &actor.said("asked again"))?
+                    terminate_instance::begin_again(tx, id, instance, &actor.said("asked again"))?
                 }
                 Intent::CreateSnapshot => create_snapshot::begin_again(tx, &workflow)?,
                 Intent::CleanupManifest => cleanup_manifest::begin_again(tx, &workflow)?,
@@ -150,6 +158,20 @@ impl Engine {
                 Ok((manifest, resources))
             })
             .await
+    }
+}
+
+/// A workflow of no run is told by its row: its nodes see that it shall end.
+fn cancel_alone(tx: &mut Tx, id: WorkflowId, reason: String) -> Result<Workflow, Failure> {
+    let workflow = store::workflow::lock(tx, id)?;
+    let at = tx.at();
+    match model::workflow::apply(&workflow, &WorkflowEvent::CancelWanted { reason }, at)? {
+        Outcome::Moved { next, .. } => {
+            store::workflow::save(tx, &next)?;
+            tx.wake(WorkKind::Workflow, id.0, at);
+            Ok(next)
+        }
+        Outcome::Unchanged => Ok(workflow),
     }
 }
 

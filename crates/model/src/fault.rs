@@ -205,7 +205,7 @@ pub const POINTS: &[(&str, &[Role])] = &[
     ("provider.add", &[Role::Server]),
     ("provider.clear", &[Role::Worker]),
     ("provider.copy", &[Role::Server, Role::Worker]),
-    ("provider.force", &[Role::Server]),
+    ("provider.force", &[Role::Server, Role::Worker]),
     ("provider.forget", &[Role::Worker]),
     ("provider.gone", &[Role::Worker]),
     ("provider.hosts", &[Role::Worker]),

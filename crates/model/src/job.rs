@@ -53,6 +53,9 @@ pub struct Job {
     /// Its agent names a provider and no region of it: its machine may be in any.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub any_region: bool,
+    /// The sandbox of its run is around none of its processes: any machine will do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub no_sandbox: bool,
     pub workflow: WorkflowId,
     pub pool: PoolId,
     /// Of its pool: the usage of its machine is summed by it.
@@ -160,6 +163,7 @@ impl Job {
             resources: None,
             spot: false,
             any_region: false,
+            no_sandbox: false,
             workflow,
             pool,
             provider: run.spec.provider.clone(),

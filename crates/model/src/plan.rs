@@ -1,7 +1,7 @@
 //! A plan: what the agents of a run do. One document per agent, checked whole before anything starts and never changed afterwards.
 
 use crate::recovery::MAX_TRIES;
-use crate::spec::{FailureMode, Resources};
+use crate::spec::{FailureMode, Resources, Sandbox};
 use crate::step::ToolKind;
 use crate::time::{HOUR, MINUTE, SECOND};
 use crate::{Refused, string_enum};
@@ -235,6 +235,17 @@ impl TaskPlan {
             for_each: None,
             steps,
         }
+    }
+}
+
+impl AgentPlan {
+    /// Whether a sandbox is around processes that it starts on its machine. `planned`: its plan was made by a planner.
+    pub fn is_in_sandbox(&self, sandbox: Sandbox, planned: bool) -> bool {
+        let calls_tools = |step: &StepPlan| {
+            step.tool == ToolKind::Llm && step.input["tools"].as_array().is_some_and(|tools| !tools.is_empty())
+        };
+        let by_model = planned || self.tasks.iter().flat_map(|task| &task.steps).any(calls_tools);
+        self.machine.is_some() && sandbox.around(by_model).is_some()
     }
 }
 

@@ -38,9 +38,9 @@ pub struct Departure {
     /// Since when its machines have ended, and what is left of them is being removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub clearing_since: Option<Timestamp>,
-    /// A person wants it gone with its machines and the folders that are held there.
-    #[serde(default)]
-    pub force: bool,
+    /// Who wants it gone with its machines and the folders that are held there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forced_by: Option<String>,
     /// Hosts that the last try could not clear.
     #[serde(default)]
     pub stays: Vec<Stays>,

@@ -2,12 +2,13 @@
 //! outside, where the command cannot reach it: its log, its exit record, its socket and the job's control groups are not in the sandbox.
 //! This module says what is visible there and tries whether one can be made; `keeper::start` makes it.
 
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::{Deserialize, Serialize};
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Read as _};
-use std::os::fd::RawFd;
+use std::os::fd::{AsFd as _, RawFd};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::{ChildStderr, Command, Stdio};
 use std::sync::OnceLock;
 
 /// `repl first FD PROGRAM…`: the first process in a sandbox.
@@ -23,6 +24,10 @@ const READ_ONLY: [&str; 2] = ["/proc/sys", "/proc/sysrq-trigger"];
 const GPU_DEVICES: [&str; 2] = ["nvidia*", "dri"];
 /// Sockets of the user's session: they lie in folders that are not visible.
 pub const UNSET: [&str; 2] = ["SSH_AUTH_SOCK", "XDG_RUNTIME_DIR"];
+
+/// Far longer than a sandbox takes. A host is asked for all that it has within 30 s.
+const PROBED_WITHIN_MS: u16 = 10_000;
+const SAID_BYTES: usize = 4 << 10;
 
 /// What a machine without a sandbox needs.
 pub const FIX: &str =
@@ -170,7 +175,10 @@ pub fn can() -> Result<&'static str, String> {
 
 /// Makes a sandbox and lets it go.
 pub fn probe(network: bool) -> Result<String, String> {
-    let bwrap = program()?;
+    try_out(program()?, network, PROBED_WITHIN_MS)
+}
+
+fn try_out(bwrap: PathBuf, network: bool, within_ms: u16) -> Result<String, String> {
     let sandbox = Sandbox {
         repl: "/dev/null".into(),
         repl_as: "/run/repl".into(),
@@ -186,16 +194,34 @@ pub fn probe(network: bool) -> Result<String, String> {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let failed = |error: io::Error| format!("bwrap cannot be started: {error}");
     let mut child = command.spawn().map_err(failed)?;
-    let mut said = Vec::new();
-    child.stderr.take().expect("it is a pipe").read_to_end(&mut said).map_err(failed)?;
+    let said = heard(child.stderr.take().expect("it is a pipe"), within_ms).map_err(failed)?;
+    if said.is_none() {
+        let _ = child.kill();
+    }
     // Its word counts, not its exit code: a runner's reaper may have collected the child before this.
     let _ = child.wait();
+    let said = said.ok_or_else(|| format!("bwrap said nothing for {} s", within_ms / 1000))?;
     let said = String::from_utf8_lossy(&said);
     match said.lines().next() {
         _ if said.lines().any(|line| line == "works") => Ok(version(&sandbox.bwrap)),
         Some(line) => Err(line.to_owned()),
         None => Err("bwrap ended without a word".to_owned()),
     }
+}
+
+/// What it says until it ends, or so much of it that no more is needed. None: it has said nothing for so long.
+fn heard(mut from: ChildStderr, within_ms: u16) -> io::Result<Option<Vec<u8>>> {
+    let (mut said, mut piece) = (Vec::new(), [0; 512]);
+    while said.len() < SAID_BYTES {
+        if poll(&mut [PollFd::new(from.as_fd(), PollFlags::POLLIN)], PollTimeout::from(within_ms))? == 0 {
+            return Ok(None);
+        }
+        match from.read(&mut piece)? {
+            0 => break,
+            length => said.extend_from_slice(&piece[..length]),
+        }
+    }
+    Ok(Some(said))
 }
 
 fn version(bwrap: &Path) -> String {
@@ -225,6 +251,16 @@ mod tests {
         let words: Vec<String> =
             sandbox.arguments(Path::new("/")).iter().map(|word| word.to_string_lossy().into_owned()).collect();
         words.join(" ")
+    }
+
+    #[test]
+    fn a_bwrap_that_hangs_is_killed_and_makes_no_sandbox() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("bwrap");
+        std::fs::write(&program, "#!/bin/sh\nexec cat /dev/zero >/dev/null\n").unwrap();
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o700)).unwrap();
+        assert_eq!(try_out(program, true, 100), Err("bwrap said nothing for 0 s".to_owned()));
     }
 
     #[test]

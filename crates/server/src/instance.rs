@@ -17,7 +17,7 @@ use wire::api::{FeatureView, InstanceView, Page, TerminateBody};
 #[serde(default)]
 #[into_params(parameter_in = Query)]
 pub(crate) struct Filter {
-    /// Only those whose `workflow_state` begins so, e.g. `launch-run:`; terminated ones too.
+    /// Only those whose `status` or `workflow_state` begins so, e.g. `ready` or `launch-run:`; terminated ones too.
     state: Option<String>,
     /// Also those that are terminated.
     all: Option<bool>,
@@ -45,7 +45,9 @@ pub(crate) async fn list(
     let number = |p: &InstanceOverview| p.instance.id.0;
     let wanted = |p: &InstanceOverview| {
         (all || p.instance.status != InstanceStatus::Terminated)
-            && filter.state.as_ref().is_none_or(|prefix| p.workflow_state.starts_with(prefix))
+            && filter.state.as_ref().is_none_or(|prefix| {
+                p.workflow_state.starts_with(prefix) || p.instance.status.as_str().starts_with(prefix)
+            })
     };
     let read = |before| state.engine.list_instances(org, before, limit);
     Ok(page(gather(before, limit, read, number, wanted).await?, limit, number, show_picture))

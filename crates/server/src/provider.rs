@@ -190,6 +190,7 @@ fn host_view(it: &Host, instances: Option<i64>) -> HostView {
         os_release: facts.as_ref().map(|facts| facts.os_release.clone()),
         cpu_milli: facts.as_ref().and_then(|facts| facts.cpu_milli),
         memory_bytes: facts.as_ref().and_then(|facts| facts.memory_bytes),
+        no_sandbox: it.no_sandbox().map(str::to_owned),
         gpus: facts.map_or_else(Vec::new, |facts| facts.gpus),
         slots: it.slots,
         instances: instances.unwrap_or(0),
@@ -211,5 +212,22 @@ fn priced(provider: String, line: &PriceLine) -> PriceView {
         gpu: line.resources.gpu.as_ref().map(ToString::to_string),
         price_per_hour: line.per_hour.to_string(),
         price_per_hour_micro: line.per_hour.micro(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use model::host::HostFacts;
+
+    #[test]
+    fn a_host_is_shown_with_the_reason_why_it_makes_no_sandboxes() {
+        let unknown = Host::unknown("lab", "box1", 1);
+        let without = HostFacts { no_sandbox: Some("no bwrap".to_owned()), ..HostFacts::default() };
+        let up = |facts: HostFacts| Host { facts: Some(facts), ..unknown.clone() };
+        let shown = |host: &Host| (host_view(host, None).status, host_view(host, None).no_sandbox);
+        assert_eq!(shown(&unknown), ("unknown".to_owned(), None));
+        assert_eq!(shown(&up(HostFacts::default())), ("up".to_owned(), None));
+        assert_eq!(shown(&up(without)), ("up".to_owned(), Some("no bwrap".to_owned())));
     }
 }

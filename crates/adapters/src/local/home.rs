@@ -77,7 +77,8 @@ impl Home {
     /// Waits for others who change this directory; each of them is bounded. None if there is no directory.
     pub fn change(&self) -> Result<Option<Change>, Trouble> {
         let locked = lock::take(&self.dir.join(CHANGE_LOCK_FILE))?;
-        Ok(locked.map(|lock| Change { _lock: lock, fresh: !self.dir.join(BOOT_FILE).exists() }))
+        let fresh = || ![BOOT_FILE, PROCESS_FILE].iter().any(|file| self.dir.join(file).exists());
+        Ok(locked.map(|lock| Change { _lock: lock, fresh: fresh() }))
     }
 
     pub fn create(&self) -> Result<Change, Trouble> {

@@ -126,6 +126,9 @@ impl Subject for Ssh {
     fn replace_by_stranger<'a>(&'a self, name: &'a str) -> Deed<'a> {
         self.local.replace_by_stranger(name)
     }
+    fn lose_nonce(&self, name: &str) -> bool {
+        self.local.lose_nonce(name)
+    }
     fn starts(&self, name: &str) -> usize {
         self.local.starts(name)
     }

@@ -34,7 +34,8 @@ pub fn entry(it: &OrphanView) -> String {
         Some(machine) => {
             let ip = machine.tailscale_ip.as_deref().map_or_else(|| "-".to_owned(), one_line);
             let seen = machine.last_seen.map_or_else(|| "-".to_owned(), show::ago);
-            (one_line(&it.name), vec![format!("IP: {ip}"), format!("Last Seen: {seen}")])
+            let id = format!("Id: {}", one_line(&it.provider_id));
+            (one_line(&it.name), vec![format!("IP: {ip}"), format!("Last Seen: {seen}"), id])
         }
         None => {
             let head = format!("{}  {}", one_line(&it.provider_id), one_line(&it.name));
@@ -210,7 +211,7 @@ OTHER SESSIONS (INFO):
 
 TAILSCALE:
   [ts] repl-v2a1b2c3-5p6q
-       IP: 100.64.0.15 | Last Seen: 3h ago
+       IP: 100.64.0.15 | Last Seen: 3h ago | Id: m1
 
 UNKNOWN (CAUTION):
 ";

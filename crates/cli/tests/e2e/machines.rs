@@ -56,7 +56,8 @@ fn a_larger_run_takes_the_idle_machine_beside_a_busy_one() {
     assert_eq!((&home.status("@last")["instance"], &home.status("@last")["warm"]), (&idle, &true.into()));
     assert_ne!(home.status(&busy)["instance"], idle);
     assert_eq!(home.instances().len(), 2);
-    let of_state = |state: &str| home.json(&["instance", "ls", "--state", state]);
+    // The limit counts those that are of this state, wherever they are in the list.
+    let of_state = |state: &str| home.json(&["instance", "ls", "--state", state, "--limit", "1"]);
     let at_work = of_state("launch-run:");
     assert_eq!((at_work.as_array().unwrap().len(), &at_work[0]["id"]), (1, &home.status(&busy)["instance"]));
     assert_eq!((&of_state("idle:")[0]["id"], of_state("spawn:").as_array().unwrap().len()), (&idle, 0));

@@ -46,12 +46,44 @@ fn a_run_goes_to_the_machines_of_a_program_by_one_flag() {
     assert!(wrong.code == 1 && wrong.stderr.contains("did you mean `folder`?"), "{wrong}");
 }
 
+/// The program is told, the machine has the price of such a one, and a run that did not ask for it does not get it.
+#[test]
+fn a_run_that_takes_spot_machines_gets_one() {
+    let home = Home::new();
+    let (root, told, repl) = (home.here().join("machines"), home.here().join("told"), program());
+    let noted = format!("tee -a {} | {} \"$@\"", told.display(), example());
+    let words = ["sh", "-c", &noted, "sh", root.to_str().unwrap(), repl.to_str().unwrap()];
+    home.configure(&format!(
+        "[providers.folder]\nkind = 'exec'\nexec = {words:?}\nreach = 'host'\nregions = ['here']\nspot = true\n\
+         spot_price = '0.2'\n[prices]\nfolder = '0.5'\n"
+    ));
+    let prices = home.json(&["provider", "prices", "folder"]);
+    let of =
+        |spot: bool| prices.as_array().unwrap().iter().find(|it| it["spot"] == spot).unwrap()["price_per_hour"].clone();
+    assert_eq!((of(true), of(false)), ("0.2".into(), "0.5".into()));
+    for (flags, price, is_spot) in
+        [(&["--provider", "folder", "--spot"][..], "0.2", true), (&["--provider", "folder"], "0.5", false)]
+    {
+        let plan = home.json(&[&["run", "--dry-run"][..], flags, &["-c", "true"]].concat());
+        assert_eq!(plan["price_per_hour"], price, "{plan}");
+        assert_eq!(home.run(flags, "true").code, 0);
+        assert_eq!(home.instances()[0]["price_per_hour"], price);
+        let asked = std::fs::read_to_string(&told).unwrap();
+        let asked = asked.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let last = asked.filter(|ask| ask["boot"].is_object()).last().unwrap();
+        assert_eq!(last["spot"], is_spot);
+    }
+    home.adds_up();
+}
+
 #[test]
 fn a_provider_that_is_added_works_at_once_and_goes_with_its_last_machine() {
     let home = Home::new();
     let added = home.say(&["provider", "add", "local", "second", "--set", "max_instances=1", "--price", "2.5"]);
     assert_eq!(added.code, 0, "{added}");
     assert_eq!(home.json(&["provider", "prices", "second"])[0]["price_per_hour"], "2.5");
+    let unscanned = || home.done(&["orphans", "list"]).out().contains("second/local: not yet");
+    assert!((0..MANY_LOOKS).any(|_| !unscanned()), "what it has is listed without a restart");
     let ended = home.say(&["run", "--provider", "second", "--hold", "0s", "-c", "echo hello"]);
     assert_eq!((ended.code, ended.out().as_str()), (0, "hello\n"), "{ended}");
     for (words, said) in [

@@ -88,6 +88,29 @@ fn the_first_token_is_shown_once_and_its_place_is_named() {
     home.stop();
 }
 
+/// An older copy of a SQLite file, without the mark beside it.
+#[test]
+fn a_server_on_a_restored_file_numbers_from_the_present_time_on() {
+    let home = Home::new();
+    if home.is_many() {
+        return; // the same on PostgreSQL is a test of its own
+    }
+    let number = || {
+        let id = home.status("@last")["id"].as_str().unwrap().to_owned();
+        i64::from_str_radix(id.strip_prefix("run_").unwrap(), 36).unwrap()
+    };
+    let began_ms = std::time::UNIX_EPOCH.elapsed().unwrap().as_millis() as i64;
+    let plain: &[&str] = &["--listen", "127.0.0.1:0"];
+    for (flags, is_above) in [(plain, false), (&[plain, &["--restored"]].concat(), true), (plain, true)] {
+        let server = Served::start(&home, flags);
+        assert_eq!(home.run(&["--hold", "0s"], "true").code, 0);
+        assert_eq!(number() > began_ms, is_above, "{flags:?}");
+        assert_eq!(server.end().code, 0);
+        std::fs::remove_file(home.data().join("highest-id")).unwrap();
+    }
+    home.done(&["control", "stop", "--all"]);
+}
+
 #[test]
 fn an_open_door_without_tls_is_said_loudly() {
     let home = Home::new();

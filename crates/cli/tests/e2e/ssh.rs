@@ -183,8 +183,8 @@ fn a_run_gets_the_host_and_the_gpus_that_it_asks_for() {
 /// A host without a bubblewrap that works gets no run that wants a sandbox: neither its first try nor a later one goes there.
 #[test]
 fn a_run_in_a_sandbox_goes_to_a_host_that_can_make_one() {
-    if !std::path::Path::new("/usr/bin/bwrap").exists() {
-        return; // the second host cannot make one, either
+    if let Err(why) = runner::sandbox() {
+        return crate::skip::skip("sandbox", &why); // the second host cannot make one, either
     }
     let Some(mut lab) = Lab::added(&["a", "b"]) else { return };
     lab.hosts.get(0).program("bwrap", "echo bwrap: no permissions to create a namespace >&2; exit 1");
@@ -200,6 +200,11 @@ fn a_run_in_a_sandbox_goes_to_a_host_that_can_make_one() {
         plan["other_hosts"][0]["why"], "it cannot make sandboxes: bwrap: no permissions to create a namespace",
         "{plan}"
     );
+    let shown = lab.home.json(&["provider", "show", "lab"]);
+    let why = "bwrap: no permissions to create a namespace";
+    assert_eq!((&shown["hosts"][0]["no_sandbox"], &shown["hosts"][1]["no_sandbox"]), (&why.into(), &Value::Null));
+    let shown = lab.home.done(&["provider", "show", "lab"]).out();
+    assert!(shown.contains("SANDBOX") && shown.contains(&format!("{}: no sandbox: {why}", targets[0])), "{shown}");
     let ended = lab.home.run(&flags, "hostname");
     assert_eq!((ended.code, &*ended.out()), (0, "host1\n"), "{ended}");
     lab.home.done(&["provider", "remove", "lab", "--force"]);

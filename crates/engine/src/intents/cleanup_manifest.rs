@@ -3,13 +3,13 @@
 //! stays keeps the manifest.
 
 use crate::intents::terminate_instance;
-use crate::manifest::{Standing, machine_standing, next_look, release_ended};
+use crate::manifest::{Standing, is_open, machine_standing, next_look, release_ended};
 use crate::workflow::kind::{Blueprint, NodeError, NodeKind, NodeTx, Port, Verdict, missing, to_value};
 use crate::{EngineContext, workflow};
 use model::manifest::{Manifest, ManifestStatus, ResourceKind};
 use model::time::HOUR;
 use model::workflow::{Addition, FanOutMode, Intent, MAX_FAN_OUT, Node, Pattern, Workflow, branches_of};
-use model::{Failure, InstanceId, ManifestId, WorkflowId};
+use model::{Failure, InstanceId, ManifestId, Refused, WorkflowId};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
@@ -55,6 +55,14 @@ pub(crate) fn begin_again(tx: &mut Tx, failed: &model::workflow::Workflow) -> Re
     let input: Input = Deserialize::deserialize(&*failed.input)
         .map_err(|error| model::Trouble::internal(format!("the input of {}: {error}", failed.id)))?;
     let manifest = store::manifest::find(tx, input.manifest)?.ok_or_else(|| missing("manifest", input.manifest))?;
+    if manifest.status == ManifestStatus::Deleted {
+        return Err(Refused::Gone { what: "manifest", why: "it is cleaned up already".into() }.into());
+    }
+    if let Some(other) = manifest.cleanup.filter(|id| *id != failed.id)
+        && is_open(tx, Some(other))?
+    {
+        return Err(Refused::Conflict { why: format!("{other} cleans {} up already", manifest.id) }.into());
+    }
     begin(tx, &manifest)
 }
 
@@ -171,6 +179,10 @@ struct Cleaned {
 impl NodeKind for Clean {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let manifest = target(node)?;
+        if node.workflow.cancel_asked {
+            // What it has begun to end goes on to its end. The manifest's item begins another one, not before its next look.
+            return Ok(Verdict::Cancelled);
+        }
         let group = Group::deserialize(&node.node.parameters)
             .map_err(|error| NodeError::Fails(format!("its parameters do not parse: {error}")))?;
         if !is_its_turn(node.workflow, &group) {

@@ -94,11 +94,16 @@ pub(crate) fn begin_again(tx: &mut Tx, failed: &Workflow) -> Result<WorkflowId, 
     Ok(begin(tx, source)?.workflow)
 }
 
-/// The snapshot, or why it is not made any more.
-fn wanted(node: &mut NodeTx<'_, '_, '_>) -> Result<Snapshot, NodeError> {
+/// The snapshot, or what becomes of a node whose snapshot is not made any more.
+fn wanted(node: &mut NodeTx<'_, '_, '_>) -> Result<Result<Snapshot, Verdict>, NodeError> {
     let snapshot = found(node)?;
     match snapshot.status {
-        SnapshotStatus::Making | SnapshotStatus::Ready => Ok(snapshot),
+        SnapshotStatus::Making if node.workflow.cancel_asked => {
+            let why = format!("cancelled: {}", node.workflow.cancel_reason.as_deref().unwrap_or_default());
+            changed(node.scope.tx(), &snapshot, &SnapshotEvent::Failed { why })?;
+            Ok(Err(Verdict::Cancelled))
+        }
+        SnapshotStatus::Making | SnapshotStatus::Ready => Ok(Ok(snapshot)),
         status => Err(NodeError::Fails(snapshot.error.unwrap_or_else(|| format!("it is {status}")))),
     }
 }
@@ -128,7 +133,10 @@ struct Validate;
 
 impl NodeKind for Validate {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        let snapshot = wanted(node)?;
+        let snapshot = match wanted(node)? {
+            Ok(snapshot) => snapshot,
+            Err(verdict) => return Ok(verdict),
+        };
         if snapshot.tree.is_none() {
             let tx = node.scope.tx();
             let slot = store::allocation::find(tx, snapshot.allocation)?;
@@ -148,7 +156,10 @@ struct PrepareInstance;
 
 impl NodeKind for PrepareInstance {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        let snapshot = wanted(node)?;
+        let snapshot = match wanted(node)? {
+            Ok(snapshot) => snapshot,
+            Err(verdict) => return Ok(verdict),
+        };
         changed(node.scope.tx(), &snapshot, &SnapshotEvent::Prepared)?;
         Ok(Verdict::Done(to_value(&Nothing {})))
     }
@@ -163,7 +174,10 @@ const CREATED: Port<TreeRef> = Port::new(CREATE);
 
 impl NodeKind for CreateProviderSnapshot {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        let snapshot = wanted(node)?;
+        let snapshot = match wanted(node)? {
+            Ok(snapshot) => snapshot,
+            Err(verdict) => return Ok(verdict),
+        };
         if let Some(tree) = &snapshot.tree {
             return Ok(CREATED.done(tree));
         }
@@ -186,7 +200,10 @@ struct Register;
 
 impl NodeKind for Register {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
-        let snapshot = wanted(node)?;
+        let snapshot = match wanted(node)? {
+            Ok(snapshot) => snapshot,
+            Err(verdict) => return Ok(verdict),
+        };
         let tx = node.scope.tx();
         let ready = changed(tx, &snapshot, &SnapshotEvent::Registered)?;
         let body = store::body!({ "snapshot": ready.id, "run": ready.run, "tree": ready.tree });

@@ -404,6 +404,9 @@ struct Ended {
 impl NodeKind for AwaitCompletion {
     fn inside(&self, node: &mut NodeTx<'_, '_, '_>) -> Result<Verdict, NodeError> {
         let job = job_of(node)?;
+        if matches!(job.reason, Some(JobReason::TerminatedByUser | JobReason::AbortedByUser)) && job.status.is_end() {
+            return Ok(Verdict::Cancelled); // as it is while nothing of the job runs
+        }
         let snapshot = node.run()?.0.run.spec.save_snapshot && job.reason == Some(JobReason::DoneByRunner);
         let ended = Ended { reason: job.reason, exit_code: job.exit_code, snapshot };
         Ok(observed(&job, job.status.is_end().then_some((&ENDED, ended))))

@@ -4,6 +4,7 @@
 mod features;
 
 use crate::instance_cleanup::missing_until;
+use crate::manifest::is_open;
 use crate::transition::{Machines, instance_event};
 use crate::workflow::kind::{ActFuture, Blueprint, NodeError, NodeKind, NodeTx, Port, Verdict, read_order, to_value};
 use crate::{Engine, EngineContext, workflow};
@@ -60,13 +61,18 @@ pub(crate) fn begin_at(tx: &mut Tx, id: InstanceId, why: &str, due: Timestamp) -
 }
 
 /// A new workflow for a machine that an earlier one could not end.
-pub(crate) fn begin_again(tx: &mut Tx, id: InstanceId, why: &str) -> Result<WorkflowId, Failure> {
+pub(crate) fn begin_again(tx: &mut Tx, failed: WorkflowId, id: InstanceId, why: &str) -> Result<WorkflowId, Failure> {
     if let Some(begun) = begin(tx, id, why)? {
         return Ok(begun);
     }
     let instance = tx.machine(id)?;
     if instance.status == InstanceStatus::Terminated {
         return Err(Refused::Gone { what: "instance", why: "it is terminated already".into() }.into());
+    }
+    if let Some(other) = instance.workflow.filter(|other| *other != failed)
+        && is_open(tx, Some(other))?
+    {
+        return Err(Refused::Conflict { why: format!("{other} ends {id} already") }.into());
     }
     let at = tx.at();
     open(tx, instance, why, at)

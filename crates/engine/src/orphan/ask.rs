@@ -7,6 +7,7 @@ use model::orphan::Listed;
 use model::time::{MINUTE, SECOND};
 use model::{Trouble, TroubleKind};
 use std::future::poll_fn;
+use std::sync::Mutex;
 use std::task::{Context, Poll};
 
 /// A page that does not come within this will not come.
@@ -23,7 +24,24 @@ pub(super) struct Limit {
     over: bool,
 }
 
+/// Where the next request begins that asks many, when the last one had no time for all of them: what hangs in front keeps none behind it
+/// from ever being asked.
+#[derive(Default)]
+pub(crate) struct Turns {
+    /// The provider and region that a scan did not come to.
+    pub(super) scan: Mutex<Option<(String, String)>>,
+    /// The name behind which an import did not come.
+    pub(super) import: Mutex<String>,
+}
+
+/// Said of what a request had no time left to ask.
+pub(super) const NO_TIME: &str = "there was no time left to ask its provider: ask again";
+
 impl Limit {
+    pub(super) async fn is_spent(&mut self) -> bool {
+        poll_fn(|context| Poll::Ready(self.is_over(context))).await
+    }
+
     fn is_over(&mut self, context: &mut Context<'_>) -> bool {
         // A timer that is over is not polled again.
         self.over = self.over || self.timer.as_mut().poll(context).is_ready();

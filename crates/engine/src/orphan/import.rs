@@ -1,7 +1,7 @@
 //! Tracks again what was lost with the database: of a runner that is not listed, instance, job and run are written in one commit, before the
 //! runner is told anything. By name and nonce, so a second time changes nothing. Never starts, ends or changes anything on a machine.
 
-use super::ask::{Limit, side_by_side};
+use super::ask::{Limit, NO_TIME, side_by_side};
 use crate::Engine;
 use crate::pool::WarmSlot;
 use crate::run_tx::{RunTx, Tracked};
@@ -26,7 +26,8 @@ use store::{Lane, Tx, WorkKind};
 const PAGE: i64 = 100;
 /// Runners whose machines are looked up at the same time.
 const IMPORTED_AT_ONCE: usize = 16;
-/// Whose machine is not found by then is left for the next import: a person waits for the answer, and the command for a minute more.
+/// Whose machine is not found by then is left for the next import, which begins with those that were not asked for: a person waits for the
+/// answer, and the command for a minute more.
 pub const IMPORT_MS: i64 = 4 * MINUTE;
 
 /// What became of one runner that is not listed.
@@ -82,26 +83,52 @@ impl Engine {
             Some(org) => Some(self.store.read("orphan.org", move |tx| named_org(tx, &org)).await?),
             None => None,
         };
-        let (mut all, mut after, mut began) = (Vec::new(), String::new(), None);
+        let first = std::mem::take(&mut *self.turns.import.lock().expect("only assigned"));
+        let (mut all, mut after, mut began, mut left_out) = (Vec::new(), first.clone(), None, None);
+        let mut from_the_start = first.is_empty();
         loop {
             let from = after.clone();
             let read = move |tx: &mut Tx| Ok((store::unlisted::page(tx, &from, PAGE)?, tx.at()));
-            let (page, at) = self.store.read("runner.unlisted", read).await?;
-            let left_ms = IMPORT_MS - at.since(*began.get_or_insert(at));
-            let Some(last) = page.last() else { return Ok(all) };
-            after.clone_from(&last.name);
+            let (mut page, at) = self.store.read("runner.unlisted", read).await?;
+            if from_the_start && !first.is_empty() {
+                page.retain(|runner| runner.name <= first); // those behind it came before
+            }
+            let Some(last) = page.last().map(|last| last.name.clone()) else {
+                if !from_the_start {
+                    (from_the_start, after) = (true, String::new());
+                    continue;
+                }
+                break;
+            };
+            let left_ms = (IMPORT_MS - at.since(*began.get_or_insert(at))).max(0);
             let mut imports = Vec::with_capacity(page.len());
             for runner in page {
                 imports.push(self.import_one(runner, (&by, fallback), self.limit(left_ms)));
             }
             for import in side_by_side(imports, IMPORTED_AT_ONCE).await {
-                all.push(import?);
+                let (import, was_asked) = import?;
+                let before = std::mem::replace(&mut after, import.name.clone());
+                left_out = left_out.or((!was_asked).then_some(before));
+                all.push(import);
             }
+            after = last;
         }
+        *self.turns.import.lock().expect("only assigned") = left_out.unwrap_or_default();
+        all.sort_by(|one: &Import, other| one.name.cmp(&other.name));
+        Ok(all)
     }
 
-    async fn import_one(&self, runner: Unlisted, by: (&str, Option<OrgId>), limit: Limit) -> Result<Import, Failure> {
+    /// And whether there was time for it.
+    async fn import_one(
+        &self,
+        runner: Unlisted,
+        by: (&str, Option<OrgId>),
+        mut limit: Limit,
+    ) -> Result<(Import, bool), Failure> {
         let name = runner.name.clone();
+        if limit.is_spent().await {
+            return Ok((Import { name, outcome: ImportOutcome::Left(NO_TIME.to_owned()) }, false));
+        }
         let outcome = match self.import_runner(runner, by, limit).await {
             Ok(imported) => ImportOutcome::Imported(imported),
             Err(Failure::Refused(refused)) => ImportOutcome::Left(refused.to_string()),
@@ -110,7 +137,7 @@ impl Engine {
             }
             Err(failure) => return Err(failure),
         };
-        Ok(Import { name, outcome })
+        Ok((Import { name, outcome }, true))
     }
 
     async fn import_runner(
@@ -121,6 +148,13 @@ impl Engine {
     ) -> Result<Imported, Failure> {
         let (known, stub) = self.chosen(&runner)?;
         let handle = self.handle_now(&runner, &stub, limit).await?;
+        if let Some(lacks) = stub.lacks() {
+            let why = format!(
+                "{} {}: {lacks}: submit it anew, and end the machine with what runs there: repl orphans terminate {}",
+                stub.run, stub.run_name, handle.0
+            );
+            return Err(Refused::Conflict { why }.into());
+        }
         // Before the job is visible: what its runner still has is asked for from there.
         self.logs.begin_at(stub.job, stub.epoch, known.log_from).await?;
         let found = Arc::new(Found { runner, known, stub, handle });
@@ -147,10 +181,7 @@ impl Engine {
             };
             return left(why.to_owned());
         };
-        if let Some(why) = stub.lacks() {
-            return left(why.to_owned());
-        }
-        if !job.started {
+        if !job.started && stub.lacks().is_none() {
             return left("its command has not been started yet: ask again in a moment".to_owned());
         }
         Ok((job.clone(), stub))

@@ -84,6 +84,8 @@ fn terminate_instance() {
     let of = |bench: &Bench| now(bench.engine.find_instance(machine)).unwrap().unwrap();
     let id = of(&bench).workflow.unwrap();
     let begun = begun_again(&mut bench, id);
+    let refused = retried(&bench, id).unwrap_err();
+    assert!(refused.to_string().contains(&format!("{begun} ends {machine} already")), "{refused}");
     bench.fate(|_, _, _| Fate::Obey);
     bench.advance(10 * MINUTE);
     assert_eq!(of(&bench).status, InstanceStatus::Terminated);
@@ -99,8 +101,12 @@ fn cleanup_manifest() {
     bench.advance(31 * MINUTE);
     let id = manifest_of(&bench, run).0.cleanup.expect("it is under way");
     let begun = begun_again(&mut bench, id);
+    let refused = retried(&bench, id).unwrap_err();
+    assert!(refused.to_string().contains(&format!("{begun} cleans")), "{refused}");
     bench.fate(|_, _, _| Fate::Obey);
     bench.advance(2 * HOUR);
+    let refused = retried(&bench, id).unwrap_err();
+    assert!(matches!(refused, Failure::Refused(Refused::Gone { what: "manifest", .. })), "{refused}");
     let (manifest, owned) = manifest_of(&bench, run);
     assert_eq!((manifest.status, owned), (ManifestStatus::Deleted, Vec::new()));
     assert_eq!(status(&bench, begun), WorkflowStatus::Completed);

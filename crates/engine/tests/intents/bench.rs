@@ -403,7 +403,7 @@ impl Bench {
         let context = Arc::get_mut(&mut self.engine.context).expect("nobody else has it yet");
         context.blob_source = self.blob_source;
         if self.bare {
-            context.providers.replace(Default::default());
+            context.providers = Default::default();
         }
         if let Some(program) = self.notifier.clone() {
             self.notifying(program);

@@ -5,6 +5,7 @@ use crate::holds::slot_of;
 use crate::machines::Plan;
 use adapters::fake::{Call, Fate};
 use engine::Config;
+use engine::workflow::WorkflowRender;
 use model::instance::{Instance, InstanceStatus};
 use model::manifest::{Manifest, ManifestStatus, ResourceKind};
 use model::run::RunStatus;
@@ -13,6 +14,7 @@ use model::spec::RunSpec;
 use model::time::{HOUR, MINUTE};
 use model::workflow::{Intent, NodeStatus, Workflow, WorkflowStatus};
 use model::{InstanceId, ManifestId, RunId, SnapshotId, TroubleKind, WorkflowId};
+use std::sync::Arc;
 use store::{Lane, Tx, WorkKind};
 
 pub fn manifest_of(bench: &Bench, run: RunId) -> (Manifest, Vec<(ResourceKind, i64)>) {
@@ -332,4 +334,32 @@ fn a_manifest_is_deleted_once_whatever_wakes_its_item() {
     bench.advance(HOUR);
     assert_eq!(manifest_of(&bench, run).0, deleted);
     assert_eq!(cleanups(&bench).len(), 1);
+}
+
+/// What it has begun to end goes on to its end; the rest is left to the cleanup that begins at the manifest's next look.
+#[test]
+fn a_cleanup_that_is_cancelled_leaves_the_rest_to_the_next_one() {
+    let mut bench = Bench::new();
+    let run = forgotten(&mut bench, spec());
+    let id = bench.job(run).instance.unwrap();
+    bench.fate(|call, _, _| match call {
+        Call::Terminate => Fate::FailBefore(TroubleKind::Network),
+        _ => Fate::Obey,
+    });
+    bench.advance(31 * MINUTE);
+    let cleanup = manifest_of(&bench, run).0.cleanup.expect("it is under way");
+    let shown: WorkflowRender = Arc::new(|workflow| workflow.status.to_string().into_bytes());
+    now(bench.engine.cancel_workflow(bench.org, cleanup, Some("not now".into()), None, shown)).unwrap();
+    bench.settle();
+    let ended = now(bench.engine.workflow(bench.org, cleanup)).unwrap();
+    assert_eq!((ended.status, ended.error.as_deref()), (WorkflowStatus::Cancelled, Some("cancelled: not now")));
+    assert!(ended.nodes.iter().all(|node| node.status.is_end()), "{ended:#?}");
+    assert_eq!((machine(&bench, id).status, cleanups(&bench).len()), (InstanceStatus::Terminating, 1));
+    bench.fate(|_, _, _| Fate::Obey);
+    bench.advance(30 * MINUTE);
+    let (manifest, _) = manifest_of(&bench, run);
+    assert_eq!((machine(&bench, id).status, manifest.status), (InstanceStatus::Terminated, ManifestStatus::Sealed));
+    bench.advance(HOUR);
+    assert_eq!(manifest_of(&bench, run).0.status, ManifestStatus::Deleted);
+    bench.check();
 }

@@ -143,9 +143,30 @@ fn a_workflow_is_cancelled_with_a_reason_that_is_kept() {
     bench.settle();
     assert_eq!(bench.run(run).status, RunStatus::Cancelled);
     let workflow = now(bench.engine.workflow(bench.org, id)).unwrap();
-    assert_eq!(workflow.status, WorkflowStatus::Completed, "its job was told, and it has seen the job to its end");
-    assert_eq!(workflow.cancel_reason.as_deref(), Some("too dear"));
+    assert_eq!(workflow.status, WorkflowStatus::Cancelled);
+    assert_eq!(
+        (workflow.cancel_reason.as_deref(), workflow.error.as_deref()),
+        (Some("too dear"), Some("cancelled: too dear"))
+    );
+    assert!(bench.job(run).status.is_end() && workflow.nodes.iter().all(|node| node.status.is_end()));
     bench.check();
+}
+
+/// A run that is cancelled has a cancelled workflow; one whose job ends by itself has not.
+#[test]
+fn the_launch_of_a_cancelled_run_is_cancelled_however_far_its_job_was() {
+    for (plan, expected) in [(Plan::Run, WorkflowStatus::Cancelled), (Plan::Exit(0), WorkflowStatus::Completed)] {
+        let mut bench = Bench::new();
+        bench.runners.plan = Some(plan);
+        let run = bench.submit(spec());
+        bench.settle();
+        let cancelled = bench.act(run, engine::run::Action::Cancel { abort: false });
+        assert_eq!(cancelled.is_ok(), expected == WorkflowStatus::Cancelled);
+        bench.settle();
+        let workflow = now(bench.engine.workflow(bench.org, bench.job(run).workflow)).unwrap();
+        assert_eq!((workflow.status, workflow.cancel_reason), (expected, None));
+        bench.check();
+    }
 }
 
 /// R146: a failed launch-run is begun again while its job waits; afterwards the run is what is retried.

@@ -1,20 +1,27 @@
 //! The database is lost while jobs run: nothing ends, and what was sealed is tracked again, once.
 
-use crate::bench::{Bench, PRICE, now, spec};
+use crate::agents;
+use crate::bench::{Bench, PRICE, now, settings, spec};
 use crate::cleanups::written;
-use crate::machines::Plan;
+use crate::machines::{Does, Plan};
 use crate::money::spend_all_but;
 use adapters::fake::{Call, Fate};
-use engine::orphan::{Import, ImportOutcome, Imported};
+use engine::Config;
+use engine::orphan::{IMPORT_MS, Import, ImportOutcome, Imported};
 use engine::run::Action;
 use model::allocation::AllocationStatus;
 use model::fault::Moment;
 use model::feature::FeatureState;
 use model::instance::{Instance, InstanceStatus};
+use model::plan::{AgentPlan, MachinePlan, StepPlan};
 use model::run::RunStatus;
 use model::spec::{Command, RunSpec};
+use model::step::ToolKind;
 use model::time::{HOUR, MINUTE};
-use model::{Credits, Failure, InstanceId, Refused, RunId, TroubleKind, names};
+use model::{Credits, Failure, InstanceId, Refused, RunId, Timestamp, TroubleKind, names};
+use serde_json::json;
+use std::task::{Context, Poll, Waker};
+use store::unlisted::{Unlisted, UnlistedJob};
 
 /// A run at work, and its machine's name; then the database is lost.
 fn lost() -> (Bench, RunId, String) {
@@ -290,4 +297,96 @@ fn ids_that_are_in_use_outside_are_not_given_out_again() {
     let after = bench.submit(spec());
     assert!(before.0 < 4_000_000 && after.0 > 5_000_000, "{before} {after}");
     bench.advance(MINUTE);
+}
+
+/// So many runs at work, and their machines' names in order; then the database is lost.
+fn many_lost(machines: usize) -> (Bench, Vec<String>) {
+    let mut bench = Bench::with(settings(machines as i64), Config::default());
+    bench.runners.plan = Some(Plan::Run);
+    for _ in 0..machines {
+        bench.submit(spec());
+    }
+    bench.settle();
+    bench.lose_database();
+    bench.settle();
+    let names: Vec<String> = bench.provider.machines().into_keys().collect();
+    assert_eq!(names.len(), machines);
+    (bench, names)
+}
+
+/// The import, and how many minutes a person waits for it.
+fn timed(bench: &mut Bench) -> (i64, Vec<Import>) {
+    let engine = bench.engine.clone();
+    let mut asked = Box::pin(async move { engine.import("somebody".into(), None).await });
+    for minutes in 0..100 {
+        if let Poll::Ready(found) = asked.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return (minutes, found.unwrap());
+        }
+        bench.elapse(MINUTE);
+    }
+    panic!("the import does not end");
+}
+
+fn why_left(imports: &[Import], because: &str) -> usize {
+    let left = |it: &&Import| matches!(&it.outcome, ImportOutcome::Left(why) if why.contains(because));
+    imports.iter().filter(left).count()
+}
+
+#[test]
+fn machines_that_cannot_be_looked_up_hold_up_no_other() {
+    let (mut bench, names) = many_lost(6);
+    bench.provider.hanging_names(&names[..4]);
+    let (minutes, found) = timed(&mut bench);
+    assert_eq!((minutes, found.len(), why_left(&found, "it did not answer within 60 s")), (1, 6, 4));
+    bench.provider.hanging_names(&[]);
+    let (minutes, found) = timed(&mut bench);
+    assert_eq!((minutes, found.len(), why_left(&found, "")), (0, 4, 0));
+    bench.check();
+}
+
+/// More machines than one import has time for cannot be looked up: it says so of the others, and the next one begins with them.
+#[test]
+fn an_import_ends_in_time_and_the_next_one_begins_where_it_ended() {
+    let (mut bench, names) = many_lost(70);
+    bench.provider.hanging_names(&names[..64]);
+    let (minutes, found) = timed(&mut bench);
+    assert_eq!((minutes, found.len()), (IMPORT_MS / MINUTE, 70));
+    assert_eq!((why_left(&found, "it did not answer"), why_left(&found, "no time left")), (64, 6));
+    let (_, found) = timed(&mut bench);
+    assert_eq!((found.len(), why_left(&found, "it did not answer"), why_left(&found, "no time left")), (70, 64, 0));
+    assert!(found.iter().map(|it| &it.name).eq(&names), "in the order of their names");
+    bench.provider.hanging_names(&[]);
+    let (minutes, found) = timed(&mut bench);
+    assert_eq!((minutes, found.len(), why_left(&found, "")), (0, 64, 0));
+}
+
+/// What an agent's commands were for is lost with the plan: a person is told which run it was and how to end the machine, and nothing
+/// ends by itself.
+#[test]
+fn a_run_of_agents_is_named_with_what_to_do_about_it() {
+    let mut bench = Bench::new();
+    bench.runners.script = Some(Box::new(|_| Does::Runs));
+    let step = StepPlan { input: json!({ "shell": "train" }), ..StepPlan::new("only", ToolKind::Command) };
+    let agent = agents::agent("one", vec![agents::task("all", vec![step])]);
+    let run = agents::submit_agents(&mut bench, vec![AgentPlan { machine: Some(MachinePlan::default()), ..agent }]);
+    bench.settle();
+    let (run_name, name) = (bench.run(run).name, bench.provider.machines().keys().next().unwrap().clone());
+    let machine = bench.job(run).instance.unwrap();
+    let sent = now(bench.engine.desired(machine)).unwrap().job.clone().unwrap();
+    bench.lose_database();
+    bench.settle();
+    // What its runner says: one of the commands that it was given runs.
+    let (job, epoch, stub) = (sent.job.id, sent.job.epoch, Some(sent.stub));
+    let jobs = vec![UnlistedJob { job, epoch, started: true, ended: false, log_from: 0, stub }];
+    let nonce = bench.provider.machine(&name).unwrap().boot.nonce;
+    let (host, version, seen_at) = ("bench".to_owned(), "1".to_owned(), Timestamp(0));
+    let said = Unlisted { name: name.clone(), nonce, host, version, jobs, seen_at };
+    assert!(now(bench.engine.listed(said)).is_err());
+    left(&bench, &format!("{run} {run_name}: it is of a plan, which is lost with the database: submit it anew"));
+    left(&bench, &format!("end the machine with what runs there: repl orphans terminate {name}"));
+    assert!(bench.snapshot_of(run).is_none());
+    now(bench.engine.scan_now(None)).unwrap();
+    now(bench.engine.end_orphan((bench.org, "somebody".into()), (None, &name), &name, false)).unwrap();
+    bench.advance(MINUTE);
+    assert_eq!(bench.provider.machine(&name), None, "it is ended and forgotten");
 }

@@ -17,6 +17,7 @@ mod commands;
 mod concurrency;
 mod crashes;
 mod dags;
+mod departures;
 mod dialogues;
 mod draining;
 mod durable;

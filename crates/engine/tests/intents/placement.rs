@@ -1,18 +1,22 @@
 //! Who gets which machine, in which order, and who has to go for whom.
 
-use crate::bench::{Bench, PRICE, now, settings, spec};
+use crate::agents;
+use crate::bench::{Bench, PRICE, now, settings, shown, spec};
 use crate::machines::Plan;
 use adapters::FakeProvider;
 use adapters::fake::{FakeSettings, Fate};
 use engine::Config;
 use engine::plan::Place;
-use engine::run::Submission;
+use engine::run::{Plans, Submission};
 use model::host::HostFacts;
 use model::instance::InstanceStatus;
+use model::plan::{AgentPlan, MachinePlan, StepPlan};
 use model::run::{Phase, RunStatus};
-use model::spec::{Priority, Resources, Retry, RetryEvent, RunSpec, Sandbox};
+use model::spec::{Gpu, Priority, Resources, Retry, RetryEvent, RunSpec, Sandbox};
+use model::step::ToolKind;
 use model::time::{HOUR, MINUTE, SECOND};
 use model::{Credits, Refused, RunId, Timestamp};
+use serde_json::json;
 use std::sync::Arc;
 
 fn sized(gigabytes: i64) -> RunSpec {
@@ -124,6 +128,65 @@ fn a_run_that_wants_a_sandbox_gets_a_host_that_can_make_one() {
     let run = unable.submit(spec());
     unable.settle();
     unable.expect_end(run, RunStatus::Completed, None);
+}
+
+fn host(name: &str, no_sandbox: Option<&str>, gpus: &[&str]) -> (String, HostFacts) {
+    let facts = HostFacts {
+        architecture: "x86_64".into(),
+        os_release: "debian 12".into(),
+        gpus: gpus.iter().map(|gpu| (*gpu).to_owned()).collect(),
+        no_sandbox: no_sandbox.map(str::to_owned),
+        ..HostFacts::default()
+    };
+    (name.to_owned(), facts)
+}
+
+/// A plan with one command on a machine like this.
+fn on_machine(machine: MachinePlan) -> Plans {
+    let step = StepPlan { input: json!({ "shell": "true" }), ..StepPlan::new("only", ToolKind::Command) };
+    let agent = AgentPlan { machine: Some(machine), ..agents::agent("one", vec![agents::task("all", vec![step])]) };
+    Plans { agents: vec![agent], ..Plans::default() }
+}
+
+/// No host of the provider can make a sandbox. That matters only for agents around whose processes there is one.
+#[test]
+fn a_sandbox_is_asked_only_of_the_machines_whose_processes_it_is_around() {
+    let hosts = vec![host("box1", Some("no bwrap"), &[])];
+    let mut bench = Bench::with(FakeSettings { hosts, ..settings(2) }, Config::default());
+    now(bench.engine.see_hosts("fake")).unwrap();
+    let asks = |only_models| {
+        let sandbox = Some(Sandbox { only_models, ..Sandbox::DEFAULT });
+        RunSpec { sandbox, ..agents::agents_spec() }
+    };
+    let without = vec![agents::agent("one", vec![agents::task("all", vec![agents::step("a")])])];
+    let without = agents::submit(&mut bench, asks(false), Plans { agents: without, ..Plans::default() });
+    bench.settle();
+    bench.expect_end(without, RunStatus::Completed, None);
+
+    let plans = on_machine(MachinePlan::default());
+    let (org, spec) = (bench.org, asks(false));
+    let all = Submission { org, by: None, name: None, spec, plans: plans.clone(), start: true };
+    let refused = now(bench.engine.submit(all, None, shown())).unwrap_err();
+    assert!(matches!(refused.refused(), Some(Refused::NoSandbox { .. })), "{refused:?}");
+
+    let commands = agents::submit(&mut bench, asks(true), plans);
+    bench.settle();
+    bench.expect_end(commands, RunStatus::Completed, None);
+}
+
+/// Nobody has asked the hosts yet when the plan comes.
+#[test]
+fn hosts_that_agents_name_are_asked_before_a_plan_is_judged() {
+    let hosts = vec![host("box1", None, &[]), host("box2", None, &["Tesla T4"])];
+    let mut bench = Bench::with(FakeSettings { hosts, ..settings(2) }, Config::default());
+    now(bench.engine.read_providers()).unwrap();
+    let gpu = Some(Gpu { kind: Some("t4".to_owned()), count: 1 });
+    let resources = Resources { gpu, ..Resources::default() };
+    let machine = MachinePlan { provider: Some("fake".to_owned()), resources, ..MachinePlan::default() };
+    let run = agents::submit(&mut bench, agents::agents_spec(), on_machine(machine));
+    bench.settle();
+    assert_eq!(bench.snapshot(run).instance.and_then(|machine| machine.place).as_deref(), Some("box2"));
+    bench.expect_end(run, RunStatus::Completed, None);
 }
 
 /// The commit that moves a job gives up its turn and its place; the next one enters the other pool.

@@ -5,6 +5,7 @@ use crate::cleanups::written;
 use crate::holds::finished;
 use engine::Config;
 use engine::snapshot::SnapshotRender;
+use engine::workflow::WorkflowRender;
 use model::instance::Instance;
 use model::manifest::{ManifestStatus, ResourceKind};
 use model::run::RunStatus;
@@ -102,6 +103,35 @@ fn a_held_folder_becomes_a_snapshot_that_stays_until_a_person_deletes_it() {
     assert_eq!(now(bench.engine.manifest(bench.org, made.manifest)).unwrap().0.status, ManifestStatus::Deleted);
     assert_eq!(condemned(&bench), 1, "its files wait for the sweep");
     assert!(matches!(now(bench.engine.snapshot_tree(bench.org, id)), Err(Failure::Refused(Refused::Gone { .. }))));
+}
+
+/// Its machine is not asked for the folder any more, and what it sends late is not kept.
+#[test]
+fn a_snapshot_whose_workflow_is_cancelled_is_given_up_for_the_reason_that_was_said() {
+    for (reason, expected) in [(Some("too large"), "cancelled: too large"), (None, "cancelled: asked")] {
+        let mut bench = Bench::with(settings(4), Config::default());
+        let run = finished(&mut bench, 0, RunSpec { hold_ms: Some(HOUR), ..spec() });
+        let id = create(&mut bench, run).unwrap();
+        bench.settle();
+        assert_eq!(machine(&bench, run).sends.len(), 1, "its runner is asked");
+        let workflow = find(&bench, id).workflow;
+        for _ in 0..2 {
+            let shown: WorkflowRender = Arc::new(|workflow| workflow.status.to_string().into_bytes());
+            let reason = reason.map(str::to_owned);
+            now(bench.engine.cancel_workflow(bench.org, workflow, reason, None, shown)).unwrap();
+            bench.settle();
+        }
+        let given_up = find(&bench, id);
+        assert_eq!((given_up.status, given_up.error.as_deref()), (SnapshotStatus::Failed, Some(expected)));
+        assert!(machine(&bench, run).sends.is_empty());
+        let ended = now(bench.engine.workflow(bench.org, workflow)).unwrap();
+        assert_eq!((ended.status, ended.error.as_deref()), (WorkflowStatus::Cancelled, Some(expected)));
+        let late = sent(&mut bench, "b");
+        taken(&mut bench, id, Ok(late));
+        assert_eq!(find(&bench, id), given_up);
+        bench.expect_end(run, RunStatus::Completed, None);
+        bench.check();
+    }
 }
 
 #[test]

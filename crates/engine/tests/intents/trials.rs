@@ -1,8 +1,9 @@
 //! Trials of providers (`repl provider test`): the machine that a trial makes has a row before the first call of its provider, and is ended
 //! wherever the control plane dies meanwhile.
 
-use crate::bench::{Bench, now};
-use adapters::fake::{Fate, MachineState};
+use crate::bench::{Bench, now, settings};
+use adapters::fake::{FakeSettings, Fate, MachineState};
+use engine::Config;
 use model::TroubleKind;
 use model::instance::InstanceStatus;
 use model::time::MINUTE;
@@ -81,4 +82,15 @@ fn the_machine_of_a_trial_is_tracked_and_ended_wherever_the_control_plane_dies()
     for call in 0..calls {
         try_with(Death::AtCall(call));
     }
+}
+
+/// Its handle is known from the call that made it, so its end does not wait for the name to appear.
+#[test]
+fn the_machine_of_a_trial_is_ended_at_once_by_a_provider_that_does_not_find_it_by_its_name() {
+    let mut bench = Bench::with(FakeSettings { list_lag_calls: u32::MAX, ..settings(4) }, Config::default());
+    let (id, cases) = now(bench.engine.test_provider(bench.org, "fake")).unwrap();
+    let failed: Vec<&str> = cases.iter().filter(|(_, result)| result.is_err()).map(|(case, _)| *case).collect();
+    assert_eq!(failed, ["it_is_found_by_its_name", "its_list_has_it"]);
+    bench.settle();
+    assert_eq!(now(bench.engine.instance(bench.org, id)).unwrap().status, InstanceStatus::Terminated);
 }

@@ -89,8 +89,8 @@ fn document() -> String {
          followed by it in brackets: `running (to failed)` is a run whose end is decided and not yet reached.\n\
          `R17` names the resolution where the sources contradict each other, `page 3` the page of the design; what is in no line\n\
          is refused.\n\n\
-         A launch-run that is cancelled while its job runs ends *completed*, with the reason in `cancel_reason`: the cancel goes to its run, and\n\
-         its nodes see the job to its end. Only a workflow whose job has ended before its nodes got there is *cancelled*.\n",
+         A launch-run ends *cancelled* when its job was ended by a person's cancel, of the run or of the workflow, whether the job waited or\n\
+         ran. A job that ends by itself before the cancel reaches it has its launch-run *completed*.\n",
     );
     for fixture in fixtures() {
         text += &format!("\n{}", markdown(&fixture, &walked(fixture.name)));

@@ -53,6 +53,8 @@ pub struct HostView {
     pub memory_bytes: Option<i64>,
     /// The model of each of its GPUs, in the order of their numbers.
     pub gpus: Vec<String>,
+    /// Why no command there can have a sandbox; null: it can, or that is not known.
+    pub no_sandbox: Option<String>,
     /// Machines at once, which share what it has.
     pub slots: i64,
     /// Its machines that are not terminated.
