@@ -2,12 +2,13 @@
 //! wherever the control plane dies meanwhile.
 
 use crate::bench::{Bench, now};
-use adapters::fake::{Fate, MachineState};
+use adapters::fake::{Call, Fate, MachineState};
 use model::TroubleKind;
 use model::instance::InstanceStatus;
 use model::time::MINUTE;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 use store::Moment;
 
 /// Longer than a trial may take.
@@ -81,4 +82,24 @@ fn the_machine_of_a_trial_is_tracked_and_ended_wherever_the_control_plane_dies()
     for call in 0..calls {
         try_with(Death::AtCall(call));
     }
+}
+
+/// A call that does not return is given up with its trial, and its machine ends as that of every trial does.
+#[test]
+fn a_trial_whose_call_does_not_return_is_given_up_in_time() {
+    let mut bench = Bench::new();
+    bench.fate(|call, _, _| if call == Call::Find { Fate::Hang } else { Fate::Obey });
+    let (engine, org) = (bench.engine.clone(), bench.org);
+    let mut tried = Box::pin(async move { engine.test_provider(org, "fake").await });
+    let mut poll = || tried.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    bench.elapse(10 * MINUTE - 1);
+    assert!(poll().is_pending());
+    bench.elapse(1);
+    let Poll::Ready(Ok((_, cases))) = poll() else { panic!("it is given up") };
+    assert_eq!(cases, [("its_calls_return", Err("it did not answer within 600 s".to_owned()))]);
+    bench.fate(|_, _, _| Fate::Obey);
+    bench.advance(A_WHILE_MS);
+    assert!(bench.provider.machines().values().all(|machine| machine.state == MachineState::Gone));
+    bench.check();
 }
