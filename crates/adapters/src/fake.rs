@@ -35,6 +35,8 @@ pub enum Fate {
     FailBefore(TroubleKind),
     /// It happened, but the caller hears only this.
     FailAfter(TroubleKind),
+    /// Nothing happens, and the call does not return.
+    Hang,
 }
 
 /// Decides each call's fate; the text is the machine's name (or the prefix of a list).
@@ -310,6 +312,7 @@ impl FakeProvider {
             Fate::Obey => effect(&self.settings, &mut world),
             Fate::FailBefore(kind) => Err(failed(kind, call, about)),
             Fate::FailAfter(kind) => effect(&self.settings, &mut world).and(Err(failed(kind, call, about).perhaps())),
+            Fate::Hang => return Box::pin(std::future::pending()),
         };
         Box::pin(std::future::ready(result))
     }

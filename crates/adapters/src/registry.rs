@@ -6,6 +6,7 @@ use crate::local::{LocalProvider, LocalSettings};
 use crate::provider::{Capabilities, Provider, Reach};
 use crate::ssh::{self, SshProvider, SshSettings, Target};
 use model::Credits;
+use model::provider_row::MOST_SLOTS;
 use model::spec::{Gpu, OnLostControl, SandboxAsked};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -30,7 +31,6 @@ const EXEC_INSTANCES: i64 = 10;
 const LONGEST_NAME: usize = 32;
 /// Hosts of one provider, and machines on one of them.
 const MOST_HOSTS: usize = 256;
-const MOST_SLOTS: i64 = 256;
 
 /// All `[providers.NAME]` tables. The provider `local` is always among them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use std::io::{BufRead as _, IsTerminal as _};
 use wire::api::{HostView, NewProvider, PriceView, ProviderReport, ProviderView, Submit};
 use wire::client::encode;
+use wire::model::provider_row::MOST_SLOTS;
 use wire::model::spec::Resources;
 
 const MOST: usize = 10_000;
@@ -102,7 +103,7 @@ pub struct AddArgs {
     #[arg(long)]
     accept_host_key: bool,
     /// Of kind ssh: machines that each host is split into
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(i64).range(1..=MOST_SLOTS))]
     slots: Option<i64>,
     /// What an hour of one of its machines costs
     #[arg(long, value_name = "CREDITS", value_parser = crate::quantity::credits)]
@@ -428,6 +429,10 @@ mod tests {
         assert_eq!(lab, json!({ "hosts": hosts, "identity": "/k", "slots": 2, "accept_host_key": true }));
         let set = said("add local x --set max_instances=2 --set word=yes=no").unwrap();
         assert_eq!(set, json!({ "max_instances": 2, "word": "yes=no" }));
+        for (slots, taken) in [(0, false), (MOST_SLOTS, true), (MOST_SLOTS + 1, false)] {
+            let line = format!("add ssh lab u@a --slots {slots}");
+            assert_eq!(Line::try_parse_from(line.split(' ')).is_ok(), taken, "{slots}");
+        }
         assert!(said("add ssh lab").unwrap_err().text.contains("needs hosts"));
         assert!(said("add local x --set nothing").unwrap_err().text.contains("is not KEY=VALUE"));
     }

@@ -110,7 +110,7 @@ impl Engine {
             })
             .await?;
         let Some((instance, workdir)) = gone else { return Ok(()) };
-        crate::instance::remove_workdir(&self.context, &instance, &workdir).await?;
+        self.remove_workdir(&instance, &workdir).await?;
         self.done(item).await
     }
 

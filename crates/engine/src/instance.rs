@@ -12,7 +12,7 @@ use model::bug;
 use model::instance::{Instance, InstanceEvent, InstanceStatus, ProviderQueue};
 use model::run::RunEvent;
 use model::spec::OnLostControl;
-use model::time::{SECOND, deadline_without};
+use model::time::{MINUTE, SECOND, deadline_without};
 use model::{Failure, InstanceId, OrgId, Refused, Timestamp, Trouble, crash_point};
 use std::sync::Arc;
 use store::idempotency::Key;
@@ -20,6 +20,8 @@ use store::{Item, Lane, NewEvent, Tx, WorkKind};
 
 /// A runner whose stream is closed is asked about at this pace until it is back.
 pub(crate) const ASK_AGAIN_MS: i64 = 5 * SECOND;
+/// About a machine of which nothing is heard its provider is asked ever more rarely: after an eighth of its silence, and at least so often.
+const ASK_AGAIN_MOST_MS: i64 = 5 * MINUTE;
 const RESPAWN_MOST_MS: i64 = 60 * SECOND;
 
 pub(crate) fn idle_after_ms(context: &EngineContext, provider: &str) -> i64 {
@@ -29,18 +31,6 @@ pub(crate) fn idle_after_ms(context: &EngineContext, provider: &str) -> i64 {
     let paid = context.providers.get(provider).is_some_and(|p| p.capabilities().bills);
     let timings = &context.config.timings;
     if paid { timings.idle_duration_paid_ms } else { timings.idle_duration_ms }
-}
-
-/// Deletes a folder of a machine whose runner is gone; the machine itself is forgotten with its last folder.
-pub(crate) async fn remove_workdir(context: &EngineContext, instance: &Instance, workdir: &str) -> Result<(), Failure> {
-    if instance.displaced {
-        return Ok(()); // a machine with another nonce has its name now
-    }
-    let provider = context.provider(&instance.provider)?;
-    if let Some(handle) = handle_of(provider.as_ref(), instance).await? {
-        crash_point!("provider.remove_workdir", provider.remove_workdir(&handle, workdir).await)?;
-    }
-    Ok(())
 }
 
 /// The provider's handle of the machine: from its row, or found by its name if the worker that made the machine died before it stored
@@ -53,14 +43,31 @@ pub(crate) async fn handle_of(provider: &dyn Provider, instance: &Instance) -> R
 }
 
 impl Engine {
+    /// Deletes a folder of a machine whose runner is gone; the machine itself is forgotten with its last folder.
+    pub(crate) async fn remove_workdir(&self, instance: &Instance, workdir: &str) -> Result<(), Failure> {
+        if instance.displaced {
+            return Ok(()); // a machine with another nonce has its name now
+        }
+        let provider = self.context.provider(&instance.provider)?;
+        if let Some(handle) = self.in_time(Box::pin(handle_of(provider.as_ref(), instance))).await? {
+            let removed = self.acts_in_time(provider.remove_workdir(&handle, workdir));
+            crash_point!("provider.remove_workdir", removed.await)?;
+        }
+        Ok(())
+    }
+
     /// A machine's item is due: silence, idleness, a closed stream, or a machine that never came.
     pub(crate) async fn reconcile_instance(&self, item: Item) -> Result<(), Failure> {
         let id = InstanceId(item.subject);
         let Some(instance) = self.find_instance(id).await? else { return self.done(item).await };
+        let may_ask = item.asks.is_some();
         if !instance.status.is_open() {
-            return self.forget_instance(item, &instance).await;
+            return match may_ask {
+                true => self.forget_instance(item, &instance).await,
+                false => self.finish(item, |now| Some(now + ASK_AGAIN_MS)).await,
+            };
         }
-        let seen = if is_expected(instance.status) && !self.context.presence.streaming(id) {
+        let seen = if may_ask && is_expected(instance.status) && !self.context.presence.streaming(id) {
             self.ask_about(&instance).await
         } else {
             None
@@ -79,12 +86,14 @@ impl Engine {
     /// A closed stream proves nothing about the machine: its provider is asked, and a runner that is gone is started again by name.
     async fn ask_about(&self, instance: &Instance) -> Option<Seen> {
         let provider = self.context.provider(&instance.provider).ok()?;
-        let handle = handle_of(provider.as_ref(), instance).await.ok()??;
-        let seen = crash_point!("provider.inspect", provider.inspect(&handle, &instance.nonce).await);
+        let handle = self.in_time(Box::pin(handle_of(provider.as_ref(), instance))).await.ok()??;
+        let asked = self.in_time(provider.inspect(&handle, &instance.nonce));
+        let seen = crash_point!("provider.inspect", asked.await);
         match seen {
             Ok(Seen::RunnerGone) => {
                 let order = crate::pool::order(&self.context, instance);
-                if let Err(trouble) = crash_point!("provider.spawn", provider.spawn(&order).await) {
+                let spawned = self.acts_in_time(provider.spawn(&order));
+                if let Err(trouble) = crash_point!("provider.spawn", spawned.await) {
                     tracing::warn!(instance = %instance.name, %trouble, "its runner could not be started again");
                 }
                 Some(Seen::RunnerGone)
@@ -381,7 +390,7 @@ fn reconcile(
         next.push(at + (SECOND << instance.respawns.clamp(0, 6)).min(RESPAWN_MOST_MS));
     } else if is_expected(instance.status) && !context.presence.streaming(id) {
         // Alive without a stream, or its provider could not say: asked until one of them speaks.
-        next.push(at + ASK_AGAIN_MS);
+        next.push(at + ask_again_ms(tx, &instance, seen.as_ref())?);
     }
     if let Some((due, passed)) = silent_at(tx, context, &instance)?
         && due <= at
@@ -434,6 +443,19 @@ fn reconcile(
         store::instance::save(tx, &instance)?;
     }
     Ok(next.into_iter().min())
+}
+
+/// How long its provider is left alone. Where it does not answer, or the machine has long been lost, as long as an eighth of the silence, so
+/// the pauses grow and no count of tries is kept. Our own outages are no silence.
+fn ask_again_ms(tx: &mut Tx, instance: &Instance, seen: Option<&Seen>) -> Result<i64, Failure> {
+    let (from, at) = (instance.last_seen_at.unwrap_or(instance.created_at), tx.at());
+    let answers = seen.is_some() && instance.status != InstanceStatus::Lost;
+    if answers || at.since(from) / 8 <= ASK_AGAIN_MS {
+        return Ok(ASK_AGAIN_MS);
+    }
+    let outages = store::worker::outages(tx, from)?;
+    let away_ms: i64 = outages.iter().map(|outage| outage.to.since(outage.from.max(from))).sum();
+    Ok(((at.since(from) - away_ms) / 8).clamp(ASK_AGAIN_MS, ASK_AGAIN_MOST_MS))
 }
 
 /// What its provider's answer says of the queue that it may be in.

@@ -60,10 +60,21 @@ impl Engine {
     async fn ask_to_forget(&self, instance: &Instance) -> Result<bool, Failure> {
         let provider = self.context.provider(&instance.provider);
         let provider = provider.map_err(|refused| Trouble::internal(refused.to_string()))?;
-        match handle_of(provider.as_ref(), instance).await? {
-            Some(handle) => forget(provider.as_ref(), &handle, instance).await.map(|()| true),
+        match self.in_time(Box::pin(handle_of(provider.as_ref(), instance))).await? {
+            Some(handle) => self.forget_at(provider.as_ref(), &handle, instance).await.map(|()| true),
             None => Ok(false),
         }
+    }
+
+    async fn forget_at(&self, provider: &dyn Provider, handle: &Handle, instance: &Instance) -> Result<(), Failure> {
+        // A spawn call of a worker that had lost its lease may have recreated the machine: it is terminated again.
+        let seen = self.in_time(provider.inspect(handle, &instance.nonce)).await?;
+        if matches!(seen, Seen::Alive | Seen::RunnerGone | Seen::Queued { .. }) {
+            self.acts_in_time(provider.terminate(handle, &instance.nonce)).await?;
+        }
+        let forgotten = self.acts_in_time(provider.forget(handle));
+        crash_point!("provider.forget", forgotten.await)?;
+        Ok(())
     }
 }
 
@@ -84,16 +95,6 @@ pub(crate) fn is_there_again(tx: &mut Tx, id: InstanceId) -> Result<(), Failure>
     let at = tx.at();
     store::instance::seen(tx, id, at, 0)?;
     tx.wake(WorkKind::Instance, id.0, at);
-    Ok(())
-}
-
-async fn forget(provider: &dyn Provider, handle: &Handle, instance: &Instance) -> Result<(), Failure> {
-    // A spawn call of a worker that had lost its lease may have recreated the machine: it is terminated again.
-    if matches!(provider.inspect(handle, &instance.nonce).await?, Seen::Alive | Seen::RunnerGone | Seen::Queued { .. })
-    {
-        provider.terminate(handle, &instance.nonce).await?;
-    }
-    crash_point!("provider.forget", provider.forget(handle).await)?;
     Ok(())
 }
 

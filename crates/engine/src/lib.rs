@@ -100,7 +100,6 @@ use model::spec::BlobSource;
 use model::step::ToolKind;
 use model::{Failure, Refused};
 use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
@@ -158,8 +157,9 @@ pub struct Engine {
     pub logs: Logs,
     pub blobs: Blobs,
     refusals: run::Refusals,
-    /// Items that this process has claimed and not finished.
-    in_hand: Arc<Mutex<BTreeSet<store::work::InHand>>>,
+    /// Items that this process has claimed and not finished; with the provider of which each holds a permit.
+    in_hand: Arc<Mutex<BTreeMap<store::work::InHand, Option<i64>>>>,
+    parked: Arc<Mutex<work::Parked>>,
     closing: Arc<closing::Closing>,
     /// Starts the user's program for each question (`[notify]`).
     notifier: Option<notify::Notifier>,
@@ -212,6 +212,7 @@ impl Engine {
             blobs,
             refusals,
             in_hand: Arc::default(),
+            parked: Arc::default(),
             closing: Arc::default(),
             notifier: None,
             workdirs: Arc::default(),

@@ -15,6 +15,8 @@ use store::{Lane, Tx, WorkKind};
 
 /// A trial takes no longer, or is given up.
 const TRIAL_MS: i64 = 10 * model::time::MINUTE;
+/// The case of a trial that is given up.
+const IN_TIME: &str = "its_calls_return";
 const WHY: &str = "its provider was tried with it";
 
 impl Engine {
@@ -36,7 +38,8 @@ impl Engine {
                 let control_id = context.installation.control_id.clone();
                 let name = ResourceName { control_id, manifest: None, resource: id.0 }.to_string();
                 let nonce = crate::pool::nonce(&context, &name, at);
-                let in_pool = store::pool::find(tx, pool)?.ok_or_else(|| Refused::not_found("pool", pool))?;
+                // Placements of runs choose a host under the same lock.
+                let in_pool = store::pool::lock(tx, pool)?;
                 let hosts = crate::host::HostsNow::read(tx, &context, &in_pool, std::iter::empty())?;
                 let place = hosts.and_then(|hosts| hosts.choose(&Resources::default()).0);
                 let manifest = ManifestId(tx.next_id());
@@ -63,7 +66,9 @@ impl Engine {
             .await?;
         let (instance, end) = announced;
         let order = crate::pool::order(&self.context, &instance);
-        let (handle, cases) = adapters::conformance::black_box(provider.as_ref(), &order).await;
+        let cases = async { Ok(adapters::conformance::black_box(provider.as_ref(), &order).await) };
+        let gave_up = |late: Trouble| (None, vec![(IN_TIME, Err(late.what))]);
+        let (handle, cases) = self.acts_in_time(Box::pin(cases)).await.unwrap_or_else(gave_up);
         let machine = instance.id;
         let tested = move |tx: &mut Tx| {
             let (at, known) = (tx.at(), store::instance::lock(tx, machine)?);

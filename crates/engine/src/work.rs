@@ -6,12 +6,13 @@ use crate::{Engine, idle_runs};
 use model::run::RunEvent;
 use model::{Failure, InstanceId, Refused, RunId, Timestamp, Trouble, WorkflowId};
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::{Pin, pin};
 use std::sync::PoisonError;
 use std::task::{Context, Poll};
-use store::work::InHand;
+use store::work::{Asking, InHand};
 use store::{Item, Lane, WorkClass, WorkKind, Worker};
 
 /// Items one turn leases.
@@ -22,6 +23,18 @@ const LOOKED_AT_AT_ONCE: i64 = 200;
 const LEFT_ALONE_MS: i64 = 10 * model::time::MINUTE;
 /// After trouble an item is tried again so much later.
 const TROUBLED_MS: i64 = 1_000;
+/// Permits that each provider has in one process: as many calls of it may be under way there, and as many may hang.
+pub const ASKS_OF_ONE_PROVIDER: i64 = 16;
+/// What other processes have parked is looked for so often.
+const LOOKS_FOR_PARKED_EVERY_MS: i64 = 5_000;
+
+/// What this process knows of items that wait for a permit of their provider.
+#[derive(Debug, Default)]
+pub(crate) struct Parked {
+    /// By the last look, or because this process has parked some since.
+    some: bool,
+    looked_at: Timestamp,
+}
 
 impl Engine {
     pub async fn start_worker(&self, name: String) -> Result<Worker, Failure> {
@@ -51,19 +64,50 @@ impl Engine {
     pub async fn claim(&self, worker: &Worker, class: WorkClass, most: usize) -> Result<Vec<Item>, Failure> {
         loop {
             let (worker, in_hand, limits) = (worker.clone(), self.in_hand(), self.context.config.limits);
-            let shares = self.shares();
+            let (shares, asking) = (self.shares(), self.asking());
             let most = (LOOKED_AT_AT_ONCE, most.min(CLAIMED_AT_ONCE));
+            let (looked_at, knows_some) = self.parked(|parked| (parked.looked_at, parked.some));
             let claimed = self.store.write(Lane::Normal, "work.claim", move |tx| {
-                let holding = store::work::give_back_unknown(tx, &worker, class, &in_hand)?.within(shares);
-                store::work::claim_awake(tx, &worker, holding, most, |tx, items| idle_runs::resting(tx, &limits, items))
+                let looks = knows_some || tx.at().since(looked_at).abs() >= LOOKS_FOR_PARKED_EVERY_MS;
+                let asking = Asking { brings_back: looks && class == WorkClass::Control, ..asking.clone() };
+                let looked = asking.brings_back;
+                let holding = store::work::give_back_unknown(tx, &worker, class, &in_hand)?.within(shares, asking);
+                let resting = |tx: &mut store::Tx, items: &[_]| idle_runs::resting(tx, &limits, items);
+                let claimed = store::work::claim_awake(tx, &worker, &holding, most, resting)?;
+                let some = if looked { Some(!store::work::parked_of_providers(tx)?.is_empty()) } else { None };
+                Ok((claimed, some.map(|some| (some, tx.at()))))
             });
-            let claimed = claimed.await?;
+            let (claimed, looked) = claimed.await?;
+            self.parked(|parked| {
+                if let Some((some, looked_at)) = looked {
+                    *parked = Parked { some, looked_at };
+                }
+                parked.some |= class == WorkClass::Control && claimed.parked > 0;
+            });
             if claimed.rested + claimed.parked == 0 || !claimed.items.is_empty() {
                 let mut in_hand = self.in_hand.lock().unwrap_or_else(PoisonError::into_inner);
-                in_hand.extend(claimed.items.iter().map(|item| (item.kind, item.subject, item.fence)));
+                in_hand.extend(claimed.items.iter().map(|item| ((item.kind, item.subject, item.fence), item.asks)));
                 return Ok(claimed.items);
             }
         }
+    }
+
+    /// Whether an item may wait for a permit of its provider, so that the end of one with such a permit lets another begin.
+    pub fn some_wait_for_providers(&self) -> bool {
+        self.parked(|parked| parked.some)
+    }
+
+    fn parked<T>(&self, look: impl FnOnce(&mut Parked) -> T) -> T {
+        look(&mut self.parked.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What this process holds of the permits of providers.
+    fn asking(&self) -> Asking {
+        let mut held = BTreeMap::new();
+        for provider in self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).values().flatten() {
+            *held.entry(*provider).or_default() += 1;
+        }
+        Asking { of_one_provider: ASKS_OF_ONE_PROVIDER, held, brings_back: false }
     }
 
     fn shares(&self) -> store::work::Shares {
@@ -72,17 +116,22 @@ impl Engine {
     }
 
     fn in_hand(&self) -> Vec<InHand> {
-        self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).iter().copied().collect()
+        self.in_hand.lock().unwrap_or_else(PoisonError::into_inner).keys().copied().collect()
     }
 
     pub async fn next_due(&self, class: WorkClass) -> Result<Option<Timestamp>, Failure> {
-        let shares = self.shares();
+        let (shares, asking) = (self.shares(), self.asking());
+        let knows_some = self.parked(|parked| parked.some);
         let read = move |tx: &mut store::Tx| {
             let (due, at) = (store::work::next_due(tx, class)?, tx.at());
-            if class != WorkClass::Act || due.is_some_and(|due| due <= at) {
+            if due.is_some_and(|due| due <= at) {
                 return Ok(due);
             }
-            let back = store::work::may_bring_back(tx, shares)?;
+            let back = match class {
+                WorkClass::Act => store::work::may_bring_back(tx, shares)?,
+                WorkClass::Control => knows_some && asking.may_bring_back(&store::work::parked_of_providers(tx)?),
+                WorkClass::Link => false,
+            };
             Ok(if back { Some(at) } else { due })
         };
         self.store.read_inline("work.next_due", read).await

@@ -5,6 +5,9 @@ use crate::Timestamp;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
+/// Machines that one host of a provider may be split into.
+pub const MOST_SLOTS: i64 = 256;
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProviderRow {
     pub name: String,

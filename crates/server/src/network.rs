@@ -173,6 +173,30 @@ async fn over_tls(address: SocketAddr, trusted: &Pair, token: &str) -> Result<St
     soon("a request over TLS", answered).await
 }
 
+/// What a worker without a server of its own does for a runner that has no way to the servers.
+#[tokio::test]
+async fn a_worker_carries_a_link_to_a_server_over_tls_and_without() {
+    let world = World::new(false).await;
+    let dir = tempfile::tempdir().unwrap();
+    let files = TlsFiles { cert: dir.path().join("cert.pem"), key: dir.path().join("key.pem") };
+    let (own, another) = (pair(), pair());
+    write(&files, &own);
+    let secure = serve(&world, Some(Tls::open(files).unwrap()), PATIENT).await.port();
+    let plain = serve(&world, None, PATIENT).await;
+    let dialled = async |url: &str, trusted: Option<&Pair>| {
+        let trusted = trusted.map(|pair| pair.cert.pem());
+        crate::relay::answered_there(url, trusted.as_deref())(model::InstanceId(1)).await
+    };
+    let url = format!("https://localhost:{secure}/");
+    for (url, trusted) in [(&*url, Some(&own)), (&*format!("http://{plain}"), None)] {
+        let said = soon("an answer", answer(dialled(url, trusted).await.unwrap(), "/healthz", &world.admin)).await;
+        assert!(said.starts_with("HTTP/1.1 200") && said.contains("testtest"), "{url}: {said}");
+    }
+    assert!(dialled(&url, Some(&another)).await.is_err(), "a server that is not trusted is not talked to");
+    let refused = dialled("unix:/run/repl.sock", None).await.err().unwrap().to_string();
+    assert!(refused.contains("set public_url"), "{refused}");
+}
+
 #[tokio::test]
 async fn a_new_certificate_is_served_to_the_next_connection() {
     let world = World::new(false).await;

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{Notify, Semaphore, broadcast, watch};
 
-/// Items of the class `control` worked on at once by one process; those of the class `act` are a setting (`worker.act_permits`).
+/// Items of the class `control` worked on at once by one process, without those that have a permit of their provider; those of the class `act`
+/// are a setting (`worker.act_permits`).
 const CONTROL_PERMITS: usize = 16;
+/// Items that have a permit of their provider. The engine gives so few to each provider that only memory bounds their sum.
+const ASKS: usize = 4_096;
 /// Links wait for most of their time and are never put off for one another: only memory bounds them.
 const LINKS: usize = 4_096;
 /// A worker that is told to stop waits for so long until the holders of its items have recorded what became of them.
@@ -40,6 +43,7 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
         worker: worker.clone(),
         class,
         permits: Arc::new(Semaphore::new(permits)),
+        asks: Arc::new(Semaphore::new(ASKS)),
         most: permits as u32,
         freed: Arc::default(),
     });
@@ -50,7 +54,8 @@ pub(crate) async fn work(engine: Engine, name: String, closing: watch::Receiver<
     engine.cut_links();
     engine.cut_acts();
     let [control, act, link] = classes.each_ref().map(|class| class.permits.acquire_many(class.most));
-    let all = async { tokio::join!(control, act, link) };
+    let asking = classes[0].asks.acquire_many(ASKS as u32);
+    let all = async { tokio::join!(control, act, link, asking) };
     // An item that is still held then is free when the worker's lease is over.
     let _ = tokio::time::timeout(HOLDERS_MAY_END_WITHIN, all).await;
     beating.abort();
@@ -63,8 +68,10 @@ struct Class {
     worker: Worker,
     class: WorkClass,
     permits: Arc<Semaphore>,
+    /// Of items that have a permit of their provider: they take no other.
+    asks: Arc<Semaphore>,
     most: u32,
-    /// An act has ended: one that waits for its org's share may begin.
+    /// An item has ended: one that waits for its org's share, or for its provider's, may begin.
     freed: Arc<Notify>,
 }
 
@@ -89,7 +96,7 @@ impl Class {
             tokio::select! {
                 () = tokio::time::sleep(sleep.min(longest)) => {}
                 () = woken(&mut hints, due) => {}
-                () = self.freed.notified(), if self.class == WorkClass::Act => {}
+                () = self.freed.notified(), if self.class != WorkClass::Link => {}
                 _ = closing.changed() => {}
             }
         }
@@ -118,12 +125,15 @@ impl Class {
             });
         }
         for item in claimed {
-            let permit = self.permits.clone().acquire_owned().await.expect("never closed");
-            let (engine, freed) = (self.engine.clone(), self.freed.clone());
+            let permits = if item.asks.is_some() { &self.asks } else { &self.permits };
+            let permit = permits.clone().acquire_owned().await.expect("never closed");
+            let (engine, freed, class) = (self.engine.clone(), self.freed.clone(), self.class);
             tokio::spawn(async move {
                 engine.work_on(item).await;
                 drop(permit);
-                freed.notify_one();
+                if class == WorkClass::Act || engine.some_wait_for_providers() {
+                    freed.notify_one();
+                }
             });
         }
         Ok((Duration::ZERO, None))
@@ -180,7 +190,7 @@ pub(crate) async fn remember(engine: Engine, mut closing: watch::Receiver<bool>)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::adapters::fake::{FakeSettings, Fate as MachineFate};
+    use engine::adapters::fake::{Call, FakeSettings, Fate as MachineFate};
     use engine::adapters::tool::fake::Fate;
     use engine::adapters::{FakeProvider, FakeTool};
     use engine::run::{Plans, Render, Submission};
@@ -195,6 +205,7 @@ mod tests {
     use model::{OrgId, RunId};
     use serde_json::json;
     use std::collections::BTreeMap;
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     #[test]
     fn who_waits_for_something_is_woken_for_what_comes_before_it() {
@@ -226,16 +237,27 @@ mod tests {
         org: OrgId,
         tool: Arc<FakeTool>,
         provider: Arc<FakeProvider>,
+        /// Calls of the provider `dead` that make a machine. None of them returns.
+        spawns: Arc<AtomicUsize>,
         hints: broadcast::Receiver<Hint>,
         worker: tokio::task::JoinHandle<Result<(), Failure>>,
         closing: watch::Sender<bool>,
     }
 
     impl World {
-        /// A worker whose tool hangs.
+        /// A worker whose tool hangs, and one of whose providers does.
         async fn new() -> World {
             let tool = Arc::new(FakeTool::new(Box::new(|_, _| Fate::hang())));
             let provider = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| MachineFate::Obey)));
+            let spawns = Arc::new(AtomicUsize::new(0));
+            let counted = spawns.clone();
+            let mut dead = FakeSettings { name: "dead".to_owned(), ..FakeSettings::default() };
+            dead.capabilities.max_instances = 100;
+            let hangs = move |call: Call, _: &str| {
+                counted.fetch_add(usize::from(call == Call::Spawn), Ordering::Relaxed);
+                MachineFate::Hang
+            };
+            let dead = Arc::new(FakeProvider::new(dead, Box::new(hangs)));
             let mut config = engine::Config::default();
             config.worker.act_permits = ACTS as i64;
             let store = Store::open(&Options::new(Database::Memory)).unwrap();
@@ -243,7 +265,11 @@ mod tests {
                 config,
                 blob_source: store.blobs().source(),
                 installation: Installation::new("testtest", [7; 32]),
-                providers: BTreeMap::from([("fake".to_owned(), provider.clone() as Arc<dyn engine::Provider>)]).into(),
+                providers: BTreeMap::from([
+                    ("fake".to_owned(), provider.clone() as Arc<dyn engine::Provider>),
+                    ("dead".to_owned(), dead as Arc<dyn engine::Provider>),
+                ])
+                .into(),
                 tools: BTreeMap::from([(ToolKind::Http, tool.clone() as Arc<dyn engine::Tool>)]),
                 models: Default::default(),
                 control_urls: engine::ControlUrls::only("test:"),
@@ -256,7 +282,7 @@ mod tests {
             let (closing, closed) = watch::channel(false);
             let hints = engine.store.hints();
             let worker = tokio::spawn(work(engine.clone(), "one".to_owned(), closed));
-            World { engine, org, tool, provider, hints, worker, closing }
+            World { engine, org, tool, provider, spawns, hints, worker, closing }
         }
 
         async fn submit(&self, spec: RunSpec, agents: Vec<AgentPlan>) -> RunId {
@@ -275,6 +301,22 @@ mod tests {
                 }
                 let _ = self.hints.recv().await;
             }
+        }
+
+        /// The run gets a machine of the provider that works, and completes there.
+        async fn run_to_its_end(&mut self, run: RunId) {
+            let org = self.org;
+            let placed = async |world: &World| {
+                let job = world.engine.jobs(org, run).await.unwrap().1.pop()?;
+                (job.instance.is_some() && !world.provider.machines().is_empty()).then_some(job)
+            };
+            let job = self.until(placed).await;
+            does_its_work(self, &job).await;
+            let ended = async |world: &World| {
+                let status = world.engine.run(org, run).await.unwrap().status;
+                status.is_end().then_some(status)
+            };
+            assert_eq!(self.until(ended).await, RunStatus::Completed);
         }
 
         async fn hang(&self, calls: usize) {
@@ -334,21 +376,7 @@ mod tests {
         }
         world.hang(ACTS).await;
         let run = world.submit(plain, Vec::new()).await;
-        let org = world.org;
-        let job = world
-            .until(async |world| {
-                let job = world.engine.jobs(org, run).await.unwrap().1.pop()?;
-                (job.instance.is_some() && !world.provider.machines().is_empty()).then_some(job)
-            })
-            .await;
-        does_its_work(&world, &job).await;
-        let status = world
-            .until(async |world| {
-                let status = world.engine.run(org, run).await.unwrap().status;
-                status.is_end().then_some(status)
-            })
-            .await;
-        assert_eq!(status, RunStatus::Completed);
+        world.run_to_its_end(run).await;
         let hanging = world.tool.hanging();
         assert_eq!(hanging.len(), ACTS, "as many as there are permits, and no more");
         // The next call begins when one has ended.
@@ -357,6 +385,27 @@ mod tests {
             tokio::task::yield_now().await;
         }
         assert!(world.tool.hanging().len() <= ACTS);
+        world.worker.abort();
+    }
+
+    /// A provider hangs with a call for each of 40 machines: it has its permits and no other, and a run on another provider is placed and ends.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_provider_that_hangs_takes_no_permit_of_other_work() {
+        let mut world = World::new().await;
+        let at = |provider: &str| RunSpec {
+            providers: vec![provider.to_owned()],
+            ..RunSpec::task(Command::Shell("true".to_owned()), provider, "here")
+        };
+        for _ in 0..40 {
+            world.submit(at("dead"), Vec::new()).await;
+        }
+        let share = engine::work::ASKS_OF_ONE_PROVIDER as usize;
+        while world.spawns.load(Ordering::Relaxed) < share {
+            tokio::task::yield_now().await;
+        }
+        let run = world.submit(at("fake"), Vec::new()).await;
+        world.run_to_its_end(run).await;
+        assert_eq!(world.spawns.load(Ordering::Relaxed), share, "as many as it has permits");
         world.worker.abort();
     }
 

@@ -2,8 +2,10 @@
 //! `gen`, and a finish that saw an older `gen` leaves the item due) nor doubled (every claim raises `fence`, which every holder checks
 //! first).
 
+mod asking;
 mod parking;
 
+pub use asking::{Asking, parked as parked_of_providers};
 pub use parking::{Shares, may_bring_back};
 
 use crate::args;
@@ -71,7 +73,7 @@ string_enum! {
 /// Items of a class share permits, claims and due times with their own class only: acts that hang hold up no other work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum WorkClass {
-    /// Decides and writes rows; calls providers.
+    /// Decides and writes rows. Some kinds call providers, for which their holder has a permit of the provider.
     Control,
     /// Calls tools of steps, which may take hours.
     Act,
@@ -86,7 +88,7 @@ impl WorkClass {
         match self {
             WorkClass::Control => 0,
             WorkClass::Act => 1,
-            WorkClass::Link => 3, // 2 are parked acts
+            WorkClass::Link => 3, // 2 are parked items
         }
     }
 }
@@ -104,6 +106,8 @@ pub struct Item {
     pub fence: i64,
     /// Its holders died too often: fail the subject with that cause instead of working on it.
     pub dead: bool,
+    /// Its holder has a permit of this provider (see `Asking`). An item of a kind that calls providers and has none must not call one.
+    pub asks: Option<i64>,
 }
 
 impl Item {
@@ -123,7 +127,7 @@ pub struct Claimed {
     pub items: Vec<Item>,
     /// How many were finished without a lease, because nothing had to be done.
     pub rested: usize,
-    /// How many acts were set aside, because enough of their org are held.
+    /// How many were set aside, because enough acts of their org, or enough items of their provider, are held.
     pub parked: usize,
 }
 
@@ -131,11 +135,11 @@ pub struct Claimed {
 /// killing its holders is leased alone, when this worker holds nothing else.
 pub fn claim(tx: &mut Tx, by: &Worker, class: WorkClass, limit: i64) -> Result<Vec<Item>, Failure> {
     let holding = holding(tx, by, class)?;
-    claim_awake(tx, by, holding, (limit, limit as usize), |_, _| Ok(Rests::new())).map(|claimed| claimed.items)
+    claim_awake(tx, by, &holding, (limit, limit as usize), |_, _| Ok(Rests::new())).map(|claimed| claimed.items)
 }
 
 /// What a worker has leased of a class.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Holding {
     class: WorkClass,
     pub items: i64,
@@ -143,11 +147,13 @@ pub struct Holding {
     alone: bool,
     /// Of acts.
     shares: Shares,
+    /// Of items that call providers.
+    asking: Asking,
 }
 
 impl Holding {
-    pub fn within(self, shares: Shares) -> Holding {
-        Holding { shares, ..self }
+    pub fn within(self, shares: Shares, asking: Asking) -> Holding {
+        Holding { shares, asking, ..self }
     }
 }
 
@@ -158,7 +164,7 @@ pub fn holding(tx: &mut Tx, by: &Worker, class: WorkClass) -> Result<Holding, Fa
         Some(leased_at) => leased_at >= worker::lived_since(tx, BLAMED_FOR_MS)?,
         None => false,
     };
-    Ok(Holding { class, items: held.int(0)?, alone, shares: Shares::UNBOUNDED })
+    Ok(Holding { class, items: held.int(0)?, alone, shares: Shares::UNBOUNDED, asking: Asking::unbounded() })
 }
 
 /// `claim` for a worker that holds `holding`: reads `looked_at` due items and leases at most `limit`. Items for which `resting` finds
@@ -167,7 +173,7 @@ pub fn holding(tx: &mut Tx, by: &Worker, class: WorkClass) -> Result<Holding, Fa
 pub fn claim_awake(
     tx: &mut Tx,
     by: &Worker,
-    holding: Holding,
+    holding: &Holding,
     (looked_at, limit): (i64, usize),
     resting: impl Fn(&mut Tx, &[(WorkKind, i64)]) -> Result<Rests, Failure>,
 ) -> Result<Claimed, Failure> {
@@ -179,7 +185,11 @@ pub fn claim_awake(
     let mut found = Vec::new();
     let alive_since = worker::alive_since(tx, at);
     let due = match holding.class {
-        WorkClass::Control | WorkClass::Link => &DUE,
+        WorkClass::Link => &DUE,
+        WorkClass::Control => {
+            holding.asking.bring_back(tx)?;
+            &asking::DUE
+        }
         WorkClass::Act => {
             parking::bring_back(tx, holding.shares)?;
             &DUE_ACTS
@@ -220,7 +230,10 @@ pub fn claim_awake(
     });
     let rested = put_off.len();
     tx.insert_many(&REST, put_off)?;
-    let (chosen, parked) = parking::within_limit(tx, chosen, limit, holding.shares)?;
+    let (chosen, parked) = match holding.class {
+        WorkClass::Control => holding.asking.within_limit(tx, chosen, limit)?,
+        WorkClass::Act | WorkClass::Link => parking::within_limit(tx, chosen, limit, holding.shares)?,
+    };
     Ok(Claimed { items: lease(tx, by, chosen)?, rested, parked })
 }
 
@@ -362,11 +375,14 @@ struct Candidate {
     fence: i64,
     owner: Option<(i64, i64)>,
     leased_at: Timestamp,
+    due: Timestamp,
     alone: bool,
     deaths: i64,
     deaths_alone: i64,
-    /// Of an act for an agent.
+    /// Of an act for an agent: its org. Of an item that calls a provider: the provider, as a negative number (see `asking`).
     org: Option<i64>,
+    /// It is leased without a permit of its provider.
+    unasked: bool,
 }
 
 impl Candidate {
@@ -382,6 +398,8 @@ impl Candidate {
             deaths_alone: row.int(8)?,
             org: row.opt_int(9)?,
             leased_at: row.at(10)?,
+            due: row.at(11)?,
+            unasked: false,
         })
     }
 
@@ -442,6 +460,7 @@ fn lease(tx: &mut Tx, by: &Worker, chosen: Vec<Candidate>) -> Result<Vec<Item>, 
             generation: c.generation,
             fence,
             dead: c.deaths_alone >= DEAD_AFTER,
+            asks: c.org.filter(|org| *org < 0 && !c.unasked),
         });
     }
     tx.insert_many(&LEASE, rows)?;
@@ -483,6 +502,9 @@ pub(crate) const ALL: &[&Sql] = &[
     &RELEASE,
     &DUE,
     &DUE_ACTS,
+    &asking::DUE,
+    &asking::PARKED_PROVIDERS,
+    &asking::PARKED_INSTANCES,
     &parking::PARK,
     &parking::PARKED_ORGS,
     &parking::PARKED,
@@ -511,7 +533,7 @@ const RELEASE: Sql =
 
 /// Blocked by a holder's `FOR KEY SHARE`, so nothing is taken over in the middle of a transaction.
 const DUE: Sql = Sql::new(
-    "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, CAST(NULL AS BIGINT), leased_at FROM work
+    "SELECT kind, subject, gen, fence, worker, boot, alone, deaths, deaths_alone, CAST(NULL AS BIGINT), leased_at, due FROM work
       WHERE class = $4 AND due <= $1
         AND (worker IS NULL OR NOT EXISTS (
              SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))
@@ -525,7 +547,7 @@ const DUE_ACTS: Sql = Sql::new(
             CASE work.kind
                  WHEN 'agent' THEN (SELECT runs.org_id FROM agents JOIN runs ON runs.id = agents.run_id WHERE agents.id = work.subject)
                  WHEN 'invocation' THEN (SELECT executions.org_id FROM executions WHERE executions.id = work.subject)
-            END, leased_at FROM work
+            END, leased_at, due FROM work
       WHERE class = $4 AND due <= $1
         AND (worker IS NULL OR NOT EXISTS (
              SELECT 1 FROM workers WHERE workers.id = work.worker AND workers.boot = work.boot AND workers.beat_at > $2))

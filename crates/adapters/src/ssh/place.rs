@@ -16,6 +16,8 @@ use std::time::Duration;
 const HOST_FILE: &str = ".host.json";
 const RELAYS: &str = ".relay";
 const BINARIES: &str = "bin";
+/// In it a note for each host of this home whose user lingers for our runners.
+const LINGER: &str = "linger";
 /// The kernel's limit for a socket's path, with its final zero.
 const LONGEST_SOCKET: usize = 107;
 const RELAY_ENDS_WITHIN: Duration = Duration::from_secs(3);
@@ -138,6 +140,16 @@ impl Place {
         Trouble { retry: true, ..Trouble::new(TroubleKind::Network, what) }
     }
 
+    /// The note that the user lingers on this host for our runners.
+    pub fn linger_note(&self) -> PathBuf {
+        self.base.join(LINGER).join(&self.host)
+    }
+
+    /// Whether a control plane has a folder for this host.
+    pub fn is_used(&self) -> Result<bool, Trouble> {
+        Ok(!self.roots()?.is_empty())
+    }
+
     pub fn machine(&self, name: &str) -> Result<PathBuf, Trouble> {
         Ok(self.root_of(name)?.join(name))
     }
@@ -239,9 +251,14 @@ impl Place {
         }
         if self.control_planes()?.is_empty() {
             remove_tree(&self.base.join(BINARIES))?;
-            let _ = std::fs::remove_dir(&self.base);
+            self.remove_if_empty();
         }
         Ok(())
+    }
+
+    /// The folder itself goes with the last thing in it.
+    pub fn remove_if_empty(&self) {
+        let _ = std::fs::remove_dir(&self.base);
     }
 }
 

@@ -55,12 +55,7 @@ impl Connector {
 
     /// Trusts the certificates of this PEM text too.
     pub fn trusting(mut self, authorities: &str) -> Result<Connector, String> {
-        let mut roots = system_roots();
-        for certificate in CertificateDer::pem_slice_iter(authorities.as_bytes()) {
-            let certificate = certificate.map_err(|error| error.to_string())?;
-            roots.add(certificate).map_err(|error| error.to_string())?;
-        }
-        self.tls = tls(roots);
+        self.tls = tls_trusting(Some(authorities))?;
         Ok(self)
     }
 
@@ -153,6 +148,16 @@ fn unresolved(host: &str, why: &str) -> ToolFailure {
 /// TLS by rustls on ring, with the certificates of this system.
 pub(crate) fn system_tls() -> rustls::ClientConfig {
     tls(system_roots())
+}
+
+/// The same, which trusts the certificates of this PEM text too.
+pub fn tls_trusting(authorities: Option<&str>) -> Result<rustls::ClientConfig, String> {
+    let mut roots = system_roots();
+    for certificate in CertificateDer::pem_slice_iter(authorities.unwrap_or("").as_bytes()) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
+    }
+    Ok(tls(roots))
 }
 
 fn system_roots() -> rustls::RootCertStore {

@@ -48,6 +48,10 @@ impl Hosts {
         &mut self.hosts[number]
     }
 
+    pub fn count(&self) -> usize {
+        self.hosts.len()
+    }
+
     /// What a command that adds them all is told: hosts, and the key to log in with.
     pub fn targets(&self) -> (Vec<String>, String) {
         let identity = self.place.path().join("id").display().to_string();
@@ -59,6 +63,28 @@ impl Hosts {
         let key = self.place.path().join("another");
         done(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(&key));
         key.display().to_string()
+    }
+
+    /// From its next start on a host shows another key. The same again shows the first one.
+    pub fn change_host_key(&self) {
+        let at = |name: &str| self.place.path().join(name);
+        if !at("other").exists() {
+            done(Command::new("ssh-keygen").args(["-q", "-t", "ed25519", "-N", "", "-f"]).arg(at("other")));
+        }
+        for end in ["", ".pub"] {
+            let [one, other, between] = ["host", "other", "between"].map(|name| at(&format!("{name}{end}")));
+            for (from, to) in [(&one, &between), (&other, &one), (&between, &other)] {
+                std::fs::rename(from, to).unwrap();
+            }
+        }
+    }
+
+    /// A folder of so few bytes that hosts have from their next start on.
+    pub fn small_folder(&self) -> Mounted {
+        let folder = self.place.path().join("small");
+        std::fs::create_dir(&folder).unwrap();
+        done(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs"]).arg(&folder));
+        Mounted(folder)
     }
 
     /// The settings of a provider that has them all.
@@ -149,14 +175,15 @@ impl Host {
         self.up = Some(sshd);
     }
 
-    /// A program that is found there before any other of its name.
-    pub fn program(&self, name: &str, script: &str) {
+    /// A program that is found there before any other of its name; its file.
+    pub fn program(&self, name: &str, script: &str) -> PathBuf {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = self.folder.join(format!("{}.bin", self.name));
         std::fs::create_dir_all(&folder).unwrap();
         let file = folder.join(name);
         std::fs::write(&file, format!("#!/bin/sh\n{script}\n")).unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
+        file
     }
 
     /// From now on what it sends comes at 50 kB/s.
@@ -203,6 +230,15 @@ fn ip(words: &[&str]) {
 fn done(command: &mut Command) {
     let ended = process::end_of(command.stdin(Stdio::null()));
     assert_eq!(ended.code, 0, "{command:?}: {ended}");
+}
+
+/// A file system that is mounted for as long as this lives.
+pub struct Mounted(pub PathBuf);
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.0).status();
+    }
 }
 
 impl Drop for Host {

@@ -8,9 +8,13 @@ use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
 
 /// Each look is a command of its own, and a host is asked again within a few seconds.
 const MANY_LOOKS: usize = 1000;
+
+/// What is wrong with a host is said by two commands within this, however slow the machine of the test is.
+const SECONDS: Duration = Duration::from_secs(60);
 
 /// A home with these hosts, in the order of what must end first.
 struct Lab {
@@ -63,7 +67,7 @@ impl Lab {
         self.hosts.get(1).connect();
         let listed = || self.home.json(&["provider", "ls"]).as_array().unwrap().iter().any(|it| it["name"] == "lab");
         assert!((0..MANY_LOOKS).any(|_| !listed()), "it goes when its machines are gone and its hosts are cleared");
-        for number in 0..3 {
+        for number in 0..self.hosts.count() {
             let left = self.hosts.get(number).left();
             assert!(left.is_empty(), "host{number} still has {left:?}");
         }
@@ -118,6 +122,57 @@ fn a_host_that_cannot_be_used_is_an_error_within_seconds_that_says_why() {
     assert_eq!(spawn_tries(&lab.home), 1, "another try would not help");
     lab.home.stop();
     lab.home.configure(&settings);
+    assert_eq!(lab.home.run(&["--provider", "lab"], "true").code, 0);
+}
+
+/// By a run, and by the command that adds a provider. What another try would not mend is said at the first one; a full disk may have room again
+/// a few seconds later.
+#[test]
+fn what_is_wrong_with_a_host_is_said_at_once_by_a_run_and_when_it_is_added() {
+    let Some(mut lab) = Lab::new(&["a"], "") else { return };
+    if lab.home.is_many() {
+        return; // servers do not read their settings again
+    }
+    let settings = lab.hosts.settings("");
+    assert_eq!(lab.home.run(&["--provider", "lab"], "true").code, 0);
+    lab.home.stop();
+    let check = |lab: &Lab, more: &[&str], words: &[&str], tries: i64| {
+        let (targets, identity) = lab.hosts.targets();
+        let begun = Instant::now();
+        lab.home.run(&["--provider", "lab", "--retry", "1"], "true").refused(1, words);
+        assert!(lab.home.instances().is_empty(), "nothing that might exist is left");
+        let add = ["provider", "add", "ssh", "other", &targets[0], "--identity", &identity, "--accept-host-key"];
+        lab.home.say(&[&add[..], more].concat()).refused(1, words);
+        assert!(begun.elapsed() < SECONDS, "{words:?}: {:?}", begun.elapsed());
+        assert_eq!(spawn_tries(&lab.home), tries, "{words:?}");
+        lab.home.stop();
+    };
+    lab.hosts.change_host_key();
+    lab.hosts.get(0).reboot();
+    check(&lab, &[], &["is not the one that was accepted", "ssh-keygen -R"], 1);
+    lab.hosts.change_host_key();
+    let small = lab.hosts.small_folder();
+    lab.hosts.get(0).reboot();
+    let dir = small.0.display().to_string();
+    lab.home.configure(&lab.hosts.settings(&format!("dir = \"{dir}\"")));
+    check(&lab, &["--set", &format!("dir={dir}")], &["no space is left", "set `dir`"], 3);
+    lab.home.configure(&settings);
+    let mut elf = b"\x7fELF\x02\x01\x01".to_vec();
+    elf.resize(18, 0);
+    let another: u16 = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
+    elf.extend(another.to_le_bytes());
+    elf.resize(64, 0);
+    let old = b"#!/bin/sh\necho \"repl: version \\`GLIBC_2.99' not found\" >&2\nexit 1\n".to_vec();
+    for (name, bytes, words) in [
+        ("foreign", elf, ["and the runner's binary is for", "scripts/build-runner"]),
+        ("old", old, ["libc is too old", "scripts/build-runner"]),
+    ] {
+        let binary = lab.home.here().join(name);
+        std::fs::write(&binary, bytes).unwrap();
+        lab.home.set("REPL_RUNNER_BINARY", binary.to_str().unwrap());
+        check(&lab, &[], &words, 1);
+        lab.home.unset("REPL_RUNNER_BINARY");
+    }
     assert_eq!(lab.home.run(&["--provider", "lab"], "true").code, 0);
 }
 
@@ -230,7 +285,7 @@ fn hosts_that_cannot_be_used_are_named_when_they_are_added_and_nothing_is_left_t
         let left = lab.hosts.get(number).left();
         assert!(left.is_empty(), "host{number} still has {left:?}");
     }
-    lab.hosts.get(1).program("loginctl", "exit 0");
+    let told = lab.hosts.get(1).program("loginctl", "echo $* >> \"$0\".told");
     lab.hosts
         .get(1)
         .program("systemd-run", "while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\" # as a scope does");
@@ -242,9 +297,13 @@ fn hosts_that_cannot_be_used_are_named_when_they_are_added_and_nothing_is_left_t
     assert_eq!((&shown["hosts"][0]["status"], &shown["hosts"][1]["status"]), (&"down".into(), &"up".into()), "{shown}");
     let plan = lab.home.json(&["run", "--dry-run", "--provider", "lab", "-c", "true"]);
     assert_eq!(plan["host"], targets[1].as_str(), "{plan}");
-    let ended = lab.home.run(&["--provider", "lab"], "hostname");
+    let ended = lab.home.run(&["--provider", "lab", "--hold", "0s"], "hostname");
     assert_eq!((ended.code, &*ended.out()), (0, "host1\n"), "{ended}");
     lab.hosts.get(0).connect();
+    lab.leaves_nothing();
+    let told = std::fs::read_to_string(told.with_extension("told")).unwrap();
+    let (first, last) = (told.lines().next(), told.lines().last());
+    assert_eq!((first, last), (Some("enable-linger"), Some("disable-linger")), "{told}");
 }
 
 #[test]

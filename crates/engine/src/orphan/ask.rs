@@ -10,9 +10,10 @@ use std::future::poll_fn;
 use std::sync::Mutex;
 use std::task::{Context, Poll};
 
-/// A page that does not come within this will not come.
+/// An answer, or a page of a list, that does not come within this will not come.
 const PAGE_MS: i64 = MINUTE;
-/// Longer than the limits that providers have for ending a machine: 2 minutes by ssh, 5 for a program unless its settings say more.
+/// Longer than the limits that providers have for making or ending a machine: 5 minutes for a program unless its settings say more. Only a
+/// copy of the runner's binary by ssh may take as long.
 const END_MS: i64 = 10 * MINUTE;
 /// Names that begin with the name of one machine fill one page at most, unless the provider does not look at the prefix.
 const MOST_NAMED_PAGES: i64 = 50;
@@ -62,7 +63,7 @@ impl Engine {
     }
 
     /// What a provider answers to a question, if it does so in time.
-    pub(super) async fn in_time<T>(&self, asked: ProviderFuture<'_, T>) -> Result<T, Trouble> {
+    pub(crate) async fn in_time<T>(&self, asked: ProviderFuture<'_, T>) -> Result<T, Trouble> {
         answered(asked, &mut [&mut self.limit(PAGE_MS)]).await
     }
 
@@ -71,8 +72,8 @@ impl Engine {
         answered(asked, &mut [whole, &mut self.limit(PAGE_MS)]).await
     }
 
-    /// The same for what ends or deletes something.
-    pub(super) async fn ends_in_time(&self, asked: ProviderFuture<'_, ()>) -> Result<(), Trouble> {
+    /// The same for what makes, ends or deletes something.
+    pub(crate) async fn acts_in_time<T>(&self, asked: ProviderFuture<'_, T>) -> Result<T, Trouble> {
         answered(asked, &mut [&mut self.limit(END_MS)]).await
     }
 

@@ -83,14 +83,14 @@ impl Engine {
             ResourceType::Instance => {
                 // One that was listed without a tag has just been listed without one again, and is ended as such: see `terminate`.
                 let nonce = known.nonce.clone().unwrap_or_default();
-                crash_point!("provider.terminate", self.ends_in_time(provider.terminate(&handle, &nonce)).await)?;
+                crash_point!("provider.terminate", self.acts_in_time(provider.terminate(&handle, &nonce)).await)?;
                 // No row waits for its folders. A provider that keeps none has ended it all the same.
-                match crash_point!("provider.forget", self.ends_in_time(provider.forget(&handle)).await) {
+                match crash_point!("provider.forget", self.acts_in_time(provider.forget(&handle)).await) {
                     Err(trouble) if trouble.retry => Err(trouble),
                     Ok(()) | Err(_) => Ok(()),
                 }
             }
-            kind => self.ends_in_time(provider.delete(kind, &handle)).await,
+            kind => self.acts_in_time(provider.delete(kind, &handle)).await,
         }
     }
 

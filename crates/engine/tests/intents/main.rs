@@ -4,6 +4,7 @@ mod actors;
 mod advice;
 mod agents;
 mod artifacts;
+mod asking;
 mod audit;
 mod begun_again;
 mod bench;

@@ -2,13 +2,14 @@
 //! wherever the control plane dies meanwhile.
 
 use crate::bench::{Bench, now, settings};
-use adapters::fake::{FakeSettings, Fate, MachineState};
+use adapters::fake::{Call, FakeSettings, Fate, MachineState};
 use engine::Config;
 use model::TroubleKind;
 use model::instance::InstanceStatus;
 use model::time::MINUTE;
 use std::cmp::Ordering::{Equal, Greater, Less};
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll, Waker};
 use store::Moment;
 
 /// Longer than a trial may take.
@@ -93,4 +94,24 @@ fn the_machine_of_a_trial_is_ended_at_once_by_a_provider_that_does_not_find_it_b
     assert_eq!(failed, ["it_is_found_by_its_name", "its_list_has_it"]);
     bench.settle();
     assert_eq!(now(bench.engine.instance(bench.org, id)).unwrap().status, InstanceStatus::Terminated);
+}
+
+/// A call that does not return is given up with its trial, and its machine ends as that of every trial does.
+#[test]
+fn a_trial_whose_call_does_not_return_is_given_up_in_time() {
+    let mut bench = Bench::new();
+    bench.fate(|call, _, _| if call == Call::Find { Fate::Hang } else { Fate::Obey });
+    let (engine, org) = (bench.engine.clone(), bench.org);
+    let mut tried = Box::pin(async move { engine.test_provider(org, "fake").await });
+    let mut poll = || tried.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    assert!(poll().is_pending());
+    bench.elapse(10 * MINUTE - 1);
+    assert!(poll().is_pending());
+    bench.elapse(1);
+    let Poll::Ready(Ok((_, cases))) = poll() else { panic!("it is given up") };
+    assert_eq!(cases, [("its_calls_return", Err("it did not answer within 600 s".to_owned()))]);
+    bench.fate(|_, _, _| Fate::Obey);
+    bench.advance(A_WHILE_MS);
+    assert!(bench.provider.machines().values().all(|machine| machine.state == MachineState::Gone));
+    bench.check();
 }

@@ -10,7 +10,8 @@ use model::instance::InstanceStatus;
 use model::job::Job;
 use model::run::RunStatus;
 use model::time::HOUR;
-use model::{Failure, InstanceId, OrgId, Refused, RunId};
+use model::workflow::NodeStatus;
+use model::{Failure, InstanceId, OrgId, PoolId, Refused, RunId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, mpsc};
 use store::{Database, Lane, Sql, args};
@@ -481,6 +482,33 @@ pub async fn waiting(engine: &Engine, many: i64) {
     panic!("there were never {many} transactions that wait");
 }
 
+type Holds = tokio::task::JoinHandle<Result<(), Failure>>;
+
+/// The machine's row is locked by a transaction that ends when the sender is dropped.
+async fn row_is_held(engine: &Arc<Engine>, machine: InstanceId) -> (Holds, mpsc::Sender<()>) {
+    is_held(engine, move |tx| store::instance::lock(tx, machine).map(drop)).await
+}
+
+async fn is_held(
+    engine: &Arc<Engine>,
+    lock: impl Fn(&mut store::Tx) -> Result<(), Failure> + Send + Sync + 'static,
+) -> (Holds, mpsc::Sender<()>) {
+    let ((has, is_held), (release, released)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
+    let (holder, channels) = (engine.clone(), Mutex::new((has, released)));
+    let holds = tokio::spawn(async move {
+        let hold = move |tx: &mut store::Tx| {
+            lock(tx)?;
+            let channels = channels.lock().unwrap();
+            let _ = channels.0.send(());
+            let _ = channels.1.recv(); // until the other end is dropped
+            Ok(())
+        };
+        holder.store.write(Lane::Normal, "test.hold", hold).await
+    });
+    tokio::task::spawn_blocking(move || is_held.recv().unwrap()).await.unwrap();
+    (holds, release)
+}
+
 /// The termination has seen no job on the machine, and waits for its row behind the claim of a run.
 #[test]
 fn a_termination_that_waits_for_a_claim_sees_it() {
@@ -494,19 +522,7 @@ fn a_termination_that_waits_for_a_claim_sees_it() {
             let planes = [(); 2].map(|()| control_plane(Database::Postgres(url.clone()), folder.path(), &here));
             let org = planes[0].ensure_org("test").await.unwrap();
             let machine = one_warm_slot(&planes[0], org, &here).await.instance.unwrap();
-            let ((has, is_held), (release, released)) = (mpsc::channel::<()>(), mpsc::channel::<()>());
-            let (holder, channels) = (planes[0].clone(), Mutex::new((has, released)));
-            let holds = tokio::spawn(async move {
-                let hold = move |tx: &mut store::Tx| {
-                    store::instance::lock(tx, machine)?;
-                    let channels = channels.lock().unwrap();
-                    let _ = channels.0.send(());
-                    let _ = channels.1.recv(); // until the other end is dropped
-                    Ok(())
-                };
-                holder.store.write(Lane::Normal, "test.hold", hold).await
-            });
-            tokio::task::spawn_blocking(move || is_held.recv().unwrap()).await.unwrap();
+            let (holds, release) = row_is_held(&planes[0], machine).await;
             let claimer = planes[0].clone();
             let claims = tokio::spawn(async move { submit(&claimer, org, 1, 1).await });
             waiting(&planes[0], 1).await;
@@ -528,6 +544,78 @@ fn a_termination_that_waits_for_a_claim_sees_it() {
             let status = planes[0].run(org, run).await.unwrap().status;
             assert_eq!(status, RunStatus::Completed);
         }
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}
+
+/// The run has chosen the slot, and waits for the machine's row behind its termination: the claim is lost, and a machine is made for the run.
+#[test]
+fn a_claim_that_waits_for_a_termination_is_lost_and_a_machine_is_made() {
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        for force in [false, true] {
+            let here = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey)));
+            let url = postgres.database();
+            let planes = [(); 2].map(|()| control_plane(Database::Postgres(url.clone()), folder.path(), &here));
+            let engine = &planes[0];
+            let org = engine.ensure_org("test").await.unwrap();
+            let machine = one_warm_slot(engine, org, &here).await.instance.unwrap();
+            let (holds, release) = row_is_held(engine, machine).await;
+            let ends = tokio::spawn(terminate(planes[1].clone(), org, machine, force));
+            waiting(engine, 1).await;
+            let claimer = engine.clone();
+            let claims = tokio::spawn(async move { submit(&claimer, org, 1, 1).await });
+            waiting(engine, 2).await;
+            drop(release);
+            holds.await.unwrap().unwrap();
+            ends.await.unwrap().unwrap();
+            let run = claims.await.unwrap();
+            let job = engine.jobs(org, run).await.unwrap().1.remove(0);
+            assert_ne!(job.instance, Some(machine));
+            check(engine).await;
+            let worker = engine.start_worker("two".to_owned()).await.unwrap();
+            engine.beat(&worker).await.unwrap();
+            let job = to_its_end(engine, &worker, org, &here, run).await;
+            assert!(job.instance.is_some_and(|made| made != machine));
+            let workflow = engine.workflow(org, job.workflow).await.unwrap();
+            let node = |name: &str| workflow.nodes.iter().find(|node| node.name == name).unwrap();
+            let claim = node("claim-warm-allocation");
+            assert_eq!(claim.status, NodeStatus::Failed);
+            let error = claim.error.as_ref().unwrap();
+            assert!(error.contains("was taken or its machine left before it could be claimed"), "{error}");
+            assert_eq!(node("spawn-instance").status, NodeStatus::Completed);
+            assert_eq!(engine.run(org, run).await.unwrap().status, RunStatus::Completed);
+            check(engine).await;
+        }
+    });
+    assert_eq!(postgres.deadlocks(), 0);
+}
+
+/// A trial chooses its host under the lock of the pool, as placements do.
+#[test]
+fn a_trial_of_a_provider_waits_for_a_placement() {
+    let postgres = Postgres::start();
+    let folder = tempfile::tempdir().unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let here = Arc::new(FakeProvider::new(FakeSettings::default(), Box::new(|_, _| Fate::Obey)));
+        let engine = control_plane(Database::Postgres(postgres.database()), folder.path(), &here);
+        let org = engine.ensure_org("test").await.unwrap();
+        let ensure = |tx: &mut store::Tx| {
+            ["here", "there"].into_iter().map(|region| store::pool::ensure(tx, "fake", region)).collect()
+        };
+        let pools: Vec<PoolId> = engine.store.write(Lane::Normal, "test.pools", ensure).await.unwrap();
+        let lock = move |tx: &mut store::Tx| pools.iter().try_for_each(|pool| store::pool::lock(tx, *pool).map(drop));
+        let (holds, release) = is_held(&engine, lock).await;
+        let tester = engine.clone();
+        let tests = tokio::spawn(async move { tester.test_provider(org, "fake").await });
+        waiting(&engine, 1).await;
+        drop(release);
+        holds.await.unwrap().unwrap();
+        let (_, cases) = tests.await.unwrap().unwrap();
+        assert!(cases.iter().all(|(_, result)| result.is_ok()), "{cases:?}");
     });
     assert_eq!(postgres.deadlocks(), 0);
 }

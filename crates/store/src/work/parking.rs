@@ -12,7 +12,8 @@ use model::Failure;
 use std::collections::BTreeMap;
 
 const ACT: i64 = 1;
-const PARKED_ACT: i64 = 2;
+/// Acts whose org has its share, and items whose provider has (see `asking`): the latter have a negative `org_id`.
+pub(super) const PARKED_CLASS: i64 = 2;
 /// Orgs with parked acts that one claim looks at, and acts of each that it brings back.
 const AT_ONCE: i64 = 100;
 /// An org that holds this many acts leaves one permit free for others, twice as many two, and so on.
@@ -65,7 +66,7 @@ pub(super) fn within_limit(
             None => held_of_org(tx, org)?,
         };
         if !shares.allow(of_org, free) {
-            parked.push(args![item.kind.as_str(), item.subject, item.generation, item.fence, PARKED_ACT, org]);
+            parked.push(args![item.kind.as_str(), item.subject, item.generation, item.fence, PARKED_CLASS, org]);
             held.insert(org, of_org);
         } else if leased.len() < limit {
             leased.push(item);
@@ -124,7 +125,7 @@ pub(super) const PARK: Sql = Sql::new(
 /// Each step of the recursion is one look into the index, however many acts an org has.
 pub(super) const PARKED_ORGS: Sql = Sql::new(
     "WITH RECURSIVE orgs (org) AS (
-        SELECT min(org_id) FROM work WHERE class = 2
+        SELECT min(org_id) FROM work WHERE class = 2 AND org_id > 0
          UNION ALL
         SELECT (SELECT min(org_id) FROM work WHERE class = 2 AND org_id > orgs.org) FROM orgs WHERE orgs.org IS NOT NULL)
      SELECT org FROM orgs WHERE org IS NOT NULL LIMIT $1",

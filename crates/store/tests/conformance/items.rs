@@ -4,10 +4,10 @@ use crate::support::World;
 use crate::{read, together, write};
 use model::time::Outage;
 use model::{Failure, Refused, Timestamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use store::{Item, Sql, Store, Tx, WorkClass, WorkKind, Worker, args, work, worker};
+use store::{Item, Sql, Store, Tx, WorkClass, WorkKind, Worker, args, pool, work, worker};
 
 async fn start(store: &Store, name: &'static str) -> Worker {
     write(store, move |tx| worker::start(tx, name)).await.unwrap()
@@ -151,7 +151,7 @@ pub async fn what_needs_nothing_is_put_off_without_a_lease(w: &World) {
         move |tx| {
             let later = tx.at() + 60_000;
             let holding = work::holding(tx, &b, WorkClass::Control)?;
-            work::claim_awake(tx, &b, holding, (100, 1), |_, items| {
+            work::claim_awake(tx, &b, &holding, (100, 1), |_, items| {
                 let idle = items.iter().filter(|(_, subject)| *subject < 8);
                 Ok(idle.map(|key| (*key, (key.1 % 2 == 1).then_some(later))).collect())
             })
@@ -412,6 +412,67 @@ pub async fn classes_of_work_do_not_see_each_other(w: &World) {
     assert!(read(&w.store, |tx| work::next_due(tx, WorkClass::Act)).await.is_some());
     assert_eq!(claim_class(WorkClass::Act).await.len(), 3);
     assert_eq!(claim_class(WorkClass::Act).await, []);
+}
+
+/// Items of a provider beyond its share are set aside without a lease. They are not met by later claims, and come back when fewer are held.
+pub async fn a_provider_that_has_its_share_holds_up_no_other(w: &World) {
+    let regions = |provider: &'static str, regions: i64| {
+        move |tx: &mut Tx| {
+            let at = tx.at();
+            (0..regions).try_for_each(|region| {
+                let pool = pool::ensure(tx, provider, &region.to_string())?;
+                tx.wake(WorkKind::Scan, pool.0, at);
+                Ok(())
+            })
+        }
+    };
+    write(&w.store, regions("hangs", 8)).await.unwrap();
+    write(&w.store, regions("works", 2)).await.unwrap();
+    wake(&w.store, WorkKind::Run, 1).await;
+    let worker = start(&w.store, "a").await;
+    let claim = async |held: &[(i64, i64)]| {
+        let (worker, held) = (worker.clone(), BTreeMap::from_iter(held.iter().copied()));
+        let claim = move |tx: &mut Tx| {
+            let asking = work::Asking { of_one_provider: 3, held: held.clone(), brings_back: true };
+            let holding = work::holding(tx, &worker, WorkClass::Control)?;
+            let shares = work::Shares { of_one_org: 1, of_one_worker: 1 };
+            work::claim_awake(tx, &worker, &holding.within(shares, asking), (100, 100), |_, _| Ok(BTreeMap::new()))
+        };
+        write(&w.store, claim).await.unwrap()
+    };
+    let first = claim(&[]).await;
+    let mut of: BTreeMap<Option<i64>, Vec<Item>> = BTreeMap::new();
+    first.items.iter().for_each(|item| of.entry(item.asks).or_default().push(*item));
+    let mut counts: Vec<usize> = of.values().map(Vec::len).collect();
+    counts.sort_unstable();
+    assert_eq!((counts, first.parked), (vec![1, 2, 3], 5));
+    assert_eq!(of[&None][0].kind, WorkKind::Run, "an item that calls no provider has no permit of one");
+    let (hangs, asked) = of.iter().find(|(_, items)| items.len() == 3).unwrap();
+    let (hangs, asked) = (hangs.unwrap(), asked.clone());
+    // Whatever they are woken by, they are met by no claim as long as their provider has its share.
+    for region in 0..8 {
+        let wake = async |pool: i64| wake(&w.store, WorkKind::Scan, pool).await;
+        wake(write(&w.store, move |tx| pool::ensure(tx, "hangs", &region.to_string())).await.unwrap().0).await;
+    }
+    let second = claim(&[(hangs, 3)]).await;
+    assert_eq!((second.items.len(), second.parked), (0, 0));
+    assert_eq!(read(&w.store, |tx| work::next_due(tx, WorkClass::Control)).await, None);
+    let parked = read(&w.store, work::parked_of_providers).await;
+    assert_eq!(parked, [hangs]);
+    let may = |held: i64| {
+        let held = BTreeMap::from([(hangs, held)]);
+        work::Asking { of_one_provider: 3, held, brings_back: true }.may_bring_back(&parked)
+    };
+    assert_eq!((may(3), may(2)), (false, true));
+    w.clock.advance(10);
+    // One of the three ends, and was woken meanwhile: it takes its turn behind those that have waited.
+    finish(&w.store, asked[0], None).await.unwrap();
+    let third = claim(&[(hangs, 2)]).await;
+    assert_eq!(third.items.len(), 1);
+    assert!(asked.iter().all(|item| item.subject != third.items[0].subject), "the oldest comes first");
+    assert_eq!(third.items[0].asks, Some(hangs));
+    // With none held all that are left come, as many as there are permits.
+    assert_eq!(claim(&[]).await.items.len(), 3);
 }
 
 /// Links are held for as long as machines live, many at once: however often their worker dies, the next one gets them all.

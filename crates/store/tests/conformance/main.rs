@@ -76,6 +76,7 @@ fn all(on: On, postgres: Option<&Postgres>) {
         items::outages_that_overlap_count_once
         items::a_lease_does_not_run_out_while_nobody_could_renew_it
         items::classes_of_work_do_not_see_each_other
+        items::a_provider_that_has_its_share_holds_up_no_other
         items::a_holder_that_dies_long_after_its_claim_did_not_die_of_it
         items::a_link_is_not_suspected_of_killing_its_holders
         money::events_are_numbered_without_gaps
