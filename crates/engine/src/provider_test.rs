@@ -10,7 +10,7 @@ use model::manifest::ResourceKind;
 use model::names::ResourceName;
 use model::offer::Asked;
 use model::spec::Resources;
-use model::{Failure, InstanceId, ManifestId, OrgId, Refused};
+use model::{Failure, InstanceId, ManifestId, OrgId, Refused, Trouble};
 use store::{Lane, Tx, WorkKind};
 
 /// A trial takes no longer, or is given up.
