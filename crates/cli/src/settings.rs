@@ -74,6 +74,8 @@ pub struct Settings {
     pub run: Submit,
     /// Files that were read, for `doctor` and for messages.
     pub files: Vec<PathBuf>,
+    /// Settings outside of tables that the user's own files say.
+    pub in_files: Vec<String>,
 }
 
 /// What was said on the command line; stronger than everything else.
@@ -142,6 +144,7 @@ impl Settings {
             tables: layers.tables(),
             run: layers.run(),
             files: layers.all().map(|layer| layer.path.clone()).collect(),
+            in_files: KEYS.iter().filter(|key| layers.own(key).is_some()).map(|key| (*key).to_owned()).collect(),
         })
     }
 
@@ -259,6 +262,7 @@ impl Layers {
         }
         run
     }
+
 }
 
 fn beside(file: &Path) -> PathBuf {

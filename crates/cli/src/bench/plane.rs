@@ -85,6 +85,7 @@ impl Plane {
             log: Some("warn".into()),
             tables: tables.parse().expect("these tables are well formed"),
             files: Vec::new(),
+            in_files: Vec::new(),
             tls_cert: None,
             tls_key: None,
             ca_cert: None,
