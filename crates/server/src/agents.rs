@@ -71,6 +71,7 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("resources", body.resources != Default::default()),
         ("provider", body.provider.is_some()),
         ("providers", !body.providers.is_empty()),
+        ("unasked", !body.unasked.is_empty()),
         ("spot", body.spot),
         ("region", body.region.is_some()),
         ("stop_duration_ms", body.stop_duration_ms.is_some()),

@@ -79,6 +79,7 @@ impl Plane {
             tokens: Default::default(),
             logins: None,
             run: Default::default(),
+            unasked: Vec::new(),
             database: setup.database.clone(),
             blobs: setup.database.as_ref().map(|_| format!("file:{}", home.path().join("blobs").display())),
             listen: None,

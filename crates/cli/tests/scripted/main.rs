@@ -321,3 +321,17 @@ fn doctor_says_what_the_control_plane_finds_and_of_whom_it_speaks() {
         }
     }
 }
+
+/// Whether a provider bills is for the control plane to know, and which names the user gave is for this command.
+#[test]
+fn a_provider_that_only_a_project_names_is_said_to_be_unasked() {
+    let script = running(Vec::new(), json!({}));
+    std::fs::write(script.home().join("repl.toml"), "[run]\nprovider = 'paid'\n").unwrap();
+    for flags in [&[][..], &["--provider", "paid"]] {
+        ended(repl(&script, &[&["run", "--detach", "-c", "x"], flags].concat()));
+    }
+    let asked = script.asked("POST /api/v1/runs");
+    let [unasked, by_flag] = [&asked[0].body, &asked[1].body];
+    assert_eq!((&unasked["provider"], &unasked["unasked"]), (&json!("paid"), &json!(["paid"])));
+    assert_eq!((&by_flag["provider"], by_flag.get("unasked")), (&json!("paid"), None));
+}

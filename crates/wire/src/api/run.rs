@@ -31,6 +31,9 @@ pub struct Submit {
     pub provider: Option<String>,
     /// Several, in the order in which they are tried. Either this or `provider`.
     pub providers: Vec<String>,
+    /// Providers that only a file of somebody else names, like the `repl.toml` of a cloned project. One of them that bills is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unasked: Vec<String>,
     pub region: Option<String>,
     /// A machine that may be taken away at any time will do. Where there is none, an ordinary one is taken.
     pub spot: bool,
