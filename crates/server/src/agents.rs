@@ -1,6 +1,7 @@
 //! A submission of `type: agents`: its plan is checked whole, compiled, and completed by what the request says beside it.
 
 use engine::EngineContext;
+use engine::plan::AgentsMachine;
 use engine::run::{Plans, Submission};
 use model::plan::{AgentPlan, PlannerPlan, RunPlan, StepPlan, TaskPlan};
 use model::refused::BadPlan;
@@ -10,7 +11,7 @@ use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
 use plan::{Compiled, Prices, Scope, Template};
 use serde_json::{Value, json};
-use wire::api::{AgentsPlan, Submit};
+use wire::api::{AgentsMachinePlan, AgentsPlan, Submit};
 
 /// A submission, and what a dry run says of it.
 pub(crate) struct Asked {
@@ -204,7 +205,7 @@ fn planning_agent(planner: &PlannerPlan, compiled: &Compiled) -> AgentPlan {
     agent
 }
 
-pub(crate) fn dry_run(asked: &Asked, available: Credits) -> AgentsPlan {
+pub(crate) fn dry_run(asked: &Asked, available: Credits, machines: &[AgentsMachine]) -> AgentsPlan {
     let agents = &asked.submission.plans.agents;
     let tasks = || agents.iter().flat_map(|agent| &agent.tasks);
     AgentsPlan {
@@ -217,5 +218,23 @@ pub(crate) fn dry_run(asked: &Asked, available: Credits) -> AgentsPlan {
         credits_available: available.to_string(),
         credits_available_micro: available.micro(),
         warnings: asked.warnings.clone(),
+        machines: machines.iter().map(machine).collect(),
+    }
+}
+
+fn machine(found: &AgentsMachine) -> AgentsMachinePlan {
+    let plan = crate::view::plan(&found.spec, &found.plan);
+    AgentsMachinePlan {
+        agents: found.agents.clone(),
+        provider: plan.provider,
+        region: plan.region,
+        pool: plan.pool,
+        machine: plan.machine,
+        machine_size: plan.machine_size,
+        warm: plan.warm,
+        placement: plan.placement,
+        limits: plan.limits,
+        price_per_hour: plan.price_per_hour,
+        price_per_hour_micro: plan.price_per_hour_micro,
     }
 }

@@ -79,6 +79,7 @@ impl Route {
     StdinBody,
     DryRun,
     AgentsPlan,
+    AgentsMachinePlan,
     Plan,
     PoolPlan,
     FilesPlan,

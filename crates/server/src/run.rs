@@ -60,8 +60,8 @@ pub(crate) async fn submit(
     let mut submission = if submit::is_of_agents(&asked.value) {
         let asked = agents::submission(&state.engine.context, writer.org(), asked.value)?;
         if dry_run {
-            let available = state.engine.check_agents(&asked.submission).await?;
-            return Ok(Json(agents::dry_run(&asked, available)).into_response());
+            let (available, machines) = state.engine.check_agents(&asked.submission).await?;
+            return Ok(Json(agents::dry_run(&asked, available, &machines)).into_response());
         }
         asked.submission
     } else {

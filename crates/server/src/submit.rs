@@ -267,6 +267,30 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_dry_run_of_agents_says_which_machines_they_would_get() {
+        let world = World::new(true).await;
+        let task = json!({ "steps": [{ "name": "make", "command": "make" }] });
+        let page = json!({ "steps": [{ "name": "page", "http": { "url": "https://x.example/" } }] });
+        let agents = json!([
+            { "name": "one", "tasks": [task] },
+            { "name": "two", "tasks": [task] },
+            { "name": "small", "resources": { "memory": "64MB" }, "tasks": [task] },
+            { "name": "none", "tasks": [page] },
+        ]);
+        let body = json!({ "type": "agents", "plan": { "type": "agents", "agents": agents }, "dry_run": true });
+        let got = world.submit(&world.admin, body).await;
+        assert_eq!(got.status, StatusCode::OK, "{}", got.body);
+        let machines = got.body["machines"].as_array().unwrap();
+        let of: Vec<&serde_json::Value> = machines.iter().map(|it| &it["agents"]).collect();
+        assert_eq!(of, [&json!(["one", "two"]), &json!(["small"])], "{}", got.body);
+        let first = &machines[0];
+        assert_eq!((&first["provider"], &first["placement"]), (&json!("local"), &json!("start_machine")));
+        assert_eq!((&first["pool"]["max_instances"], &first["warm"]), (&json!(1), &json!(false)));
+        assert_eq!(machines[1]["limits"]["memory_bytes"], 64 << 20);
+        assert!(first["price_per_hour_micro"].is_i64());
+    }
+
+    #[tokio::test]
     async fn what_fits_no_machine_is_unprocessable_and_says_what_does() {
         let world = World::new(true).await;
         let table = [
