@@ -41,15 +41,6 @@ pub struct Capabilities {
     pub largest: Resources,
 }
 
-impl Capabilities {
-    /// Whether one of its machines can have all of this.
-    pub fn fit(&self, asked: &Resources) -> bool {
-        let plain = Resources { gpu: None, ..asked.clone() };
-        let has_gpu = |want: &Gpu| self.gpus.iter().any(|have| have.satisfies(want));
-        self.largest.satisfies(&plain) && asked.gpu.as_ref().is_none_or(has_gpu)
-    }
-}
-
 impl Default for Capabilities {
     /// Of a provider that can do everything that does not cost anything.
     fn default() -> Capabilities {

@@ -138,12 +138,12 @@ pub async fn are_there(plane: &ControlPlane, run: &str) -> Option<bool> {
 /// Those of one attempt that match and still exist.
 async fn choose(plane: &ControlPlane, run: &str, glob: Option<&str>, attempt: Option<i64>) -> Done<Vec<ArtifactView>> {
     let all: Vec<ArtifactView> = plane.list(&format!("/runs/{run}/artifacts"), MOST).await?;
-    let glob = glob.map(pattern).transpose()?;
+    let glob = glob.map(patterns).transpose()?;
     let last = all.iter().map(|it| it.attempt).max();
     let is_wanted = |it: &ArtifactView| {
         it.state == "final"
             && attempt.or(last) == Some(it.attempt)
-            && glob.as_ref().is_none_or(|glob| glob.is_match(&it.path))
+            && glob.as_ref().is_none_or(|globs| globs.iter().any(|glob| glob.is_match(&it.path)))
     };
     let count = all.len();
     let wanted: Vec<ArtifactView> = all.into_iter().filter(is_wanted).collect();
@@ -155,6 +155,12 @@ async fn choose(plane: &ControlPlane, run: &str, glob: Option<&str>, attempt: Op
         return Err(Complaint::refused(format!("no artifact of {run} to bring back")).fix(fix));
     }
     Ok(wanted)
+}
+
+/// As `--artifact` reads it: a folder's name means all that is in it.
+fn patterns(text: &str) -> Done<[globset::GlobMatcher; 2]> {
+    let plain = text.trim_end_matches('/');
+    Ok([pattern(plain)?, pattern(&format!("{plain}/**"))?])
 }
 
 /// As a shell reads it: `*` stays within a folder, `**` does not.
@@ -333,6 +339,23 @@ mod tests {
                 None => drop(std::fs::remove_file(&path)),
             }
             assert_eq!(place(&fresh, &path, force).await.is_ok(), fine, "{there:?} {force}");
+        }
+    }
+
+    #[test]
+    fn a_folders_name_means_all_that_is_in_it() {
+        for (text, path, is_meant) in [
+            ("out", "out/a", true),
+            ("out/", "out/deep/b", true),
+            ("./out", "out/a", true),
+            ("out", "out", true),
+            ("out", "outer/a", false),
+            ("out/*.txt", "out/a.txt", true),
+            ("out/*.txt", "out/a.csv", false),
+            ("d*", "deep/b", true),
+        ] {
+            let globs = patterns(text).unwrap();
+            assert_eq!(globs.iter().any(|glob| glob.is_match(path)), is_meant, "{text} {path}");
         }
     }
 

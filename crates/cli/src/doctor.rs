@@ -1,4 +1,5 @@
-//! `repl doctor`: what works on this machine and what is missing, each with its fix. Changes nothing and starts nothing.
+//! `repl doctor`: what works on this machine and what is missing, each with its fix. Changes nothing and starts nothing. What runs depend
+//! on is asked of the control plane, which may be in another control group than this command, or on another machine.
 
 use crate::complaint::{self, Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
@@ -7,9 +8,11 @@ use crate::settings::Settings;
 use crate::show::{self, Colour, paint};
 use runner::Way;
 use serde::Serialize;
+use std::borrow::Cow;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
-use wire::api::{BalanceView, Finding, Health};
+use wire::api::{BalanceView, Finding, Health, Page};
+use wire::client::Client;
 
 /// Below this a run's log or a database may not find room.
 const ENOUGH_DISK: u64 = 1 << 30;
@@ -40,7 +43,7 @@ enum State {
 
 #[derive(Debug, Serialize)]
 struct Check {
-    check: &'static str,
+    check: Cow<'static, str>,
     state: State,
     detail: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -49,13 +52,13 @@ struct Check {
 
 impl Check {
     fn fine(check: &'static str, detail: impl Into<String>) -> Check {
-        Check { check, state: State::Fine, detail: detail.into(), fix: None }
+        Check { check: check.into(), state: State::Fine, detail: detail.into(), fix: None }
     }
     fn limited(check: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Check {
-        Check { check, state: State::Limited, detail: detail.into(), fix: Some(fix.into()) }
+        Check { check: check.into(), state: State::Limited, detail: detail.into(), fix: Some(fix.into()) }
     }
     fn broken(check: &'static str, detail: impl Into<String>, fix: impl Into<String>) -> Check {
-        Check { check, state: State::Broken, detail: detail.into(), fix: Some(fix.into()) }
+        Check { check: check.into(), state: State::Broken, detail: detail.into(), fix: Some(fix.into()) }
     }
 }
 
@@ -69,8 +72,9 @@ pub async fn doctor(settings: &Settings, args: DoctorArgs) -> Done {
         file_system(&nearest_existing(&settings.home)),
         socket(settings),
     ];
-    checks.extend(control_plane(settings).await);
-    checks.extend(machine());
+    let (reached, client) = control_plane(settings).await;
+    checks.extend(reached);
+    checks.extend(of_runs(client.as_ref(), settings.url.as_deref()).await);
     let broken = checks.iter().any(|check| check.state == State::Broken);
     if args.json.json {
         show::json(&checks)?;
@@ -78,6 +82,44 @@ pub async fn doctor(settings: &Settings, args: DoctorArgs) -> Done {
         checks.iter().for_each(print);
     }
     Ok(if broken { REFUSED } else { 0 })
+}
+
+/// Of a control plane's findings those that are about its data folder, which the command has looked at itself if it is the same.
+const OF_FOLDER: [&str; 3] = ["data folder", "disk", "file system"];
+
+/// What runs depend on, as the control plane finds it. Without one it is what the next command's control plane will inherit from here.
+/// `url` names a control plane that need not be on this machine.
+async fn of_runs(client: Option<&Client>, url: Option<&str>) -> Vec<Check> {
+    const CHECK: &str = "checked by";
+    let asked = match client {
+        Some(client) => client.get::<Page<Finding>>("/api/v1/doctor").await.map_err(|error| error.to_string()),
+        None if url.is_none() => return machine().into(),
+        None => Err("it could not be asked".to_owned()),
+    };
+    match asked {
+        Ok(page) => {
+            let found = page.data.into_iter().filter(|it| url.is_some() || !OF_FOLDER.contains(&it.check.as_str()));
+            let by = url.map_or_else(|| "the control plane".to_owned(), |url| format!("the control plane at {url}"));
+            let by = Check::fine(CHECK, format!("{by}, which begins the runs: what follows holds for it"));
+            std::iter::once(by).chain(found.map(Check::from)).collect()
+        }
+        Err(why) => {
+            let detail = format!("this command: what follows holds here, not for the control plane ({why})");
+            let by = Check::limited(CHECK, detail, "ask with a token that has the scope admin");
+            std::iter::once(by).chain(machine()).collect()
+        }
+    }
+}
+
+impl From<Finding> for Check {
+    fn from(found: Finding) -> Check {
+        let state = match found.state.as_str() {
+            "fine" => State::Fine,
+            "broken" => State::Broken,
+            _ => State::Limited,
+        };
+        Check { check: found.check.into(), state, detail: found.detail, fix: found.fix }
+    }
 }
 
 /// What runs on this machine depend on.
@@ -94,8 +136,12 @@ pub fn findings(folder: &Path) -> Vec<Finding> {
         State::Limited => "limited",
         State::Broken => "broken",
     };
-    let finding =
-        |it: Check| Finding { check: it.check.into(), state: state(it.state).into(), detail: it.detail, fix: it.fix };
+    let finding = |it: Check| Finding {
+        check: it.check.into_owned(),
+        state: state(it.state).into(),
+        detail: it.detail,
+        fix: it.fix,
+    };
     checks.map(finding).collect()
 }
 
@@ -184,16 +230,35 @@ fn socket(settings: &Settings) -> Check {
     }
 }
 
-async fn control_plane(settings: &Settings) -> Vec<Check> {
+/// Whether it answers and knows us, and what to ask it by if both is so.
+async fn control_plane(settings: &Settings) -> (Vec<Check>, Option<Client>) {
     let plane = match ControlPlane::find(settings) {
         Ok(Some(plane)) => plane,
-        Ok(None) => return vec![Check::fine("control plane", "not running (the next command starts it)")],
+        Ok(None) => return (vec![Check::fine("control plane", "not running (the next command starts it)")], None),
         Err(complaint) => {
-            return vec![Check::broken("control plane", complaint.text, complaint.fix.unwrap_or_default())];
+            let fix = complaint.fix.unwrap_or_default();
+            return (vec![Check::broken("control plane", complaint.text, fix)], None);
         }
     };
     let client = plane.client();
-    let mut checks = vec![match client.get::<Health>("/readyz").await {
+    let ready = ready(settings, &client).await;
+    if ready.state != State::Fine {
+        return (vec![ready], None);
+    }
+    match client.get::<BalanceView>("/api/v1/credits").await {
+        Ok(balance) => {
+            let detail = format!("organisation {}, {} credits", balance.org, balance.available);
+            (vec![ready, Check::fine("access", detail)], Some(client))
+        }
+        Err(error) => {
+            let access = Check::broken("access", error.to_string(), complaint::signing_in(client.base()));
+            (vec![ready, access], None)
+        }
+    }
+}
+
+async fn ready(settings: &Settings, client: &Client) -> Check {
+    match client.get::<Health>("/readyz").await {
         Ok(health) => {
             let version = health.version.map(|version| format!(", version {version}")).unwrap_or_default();
             let from = settings
@@ -213,16 +278,7 @@ async fn control_plane(settings: &Settings) -> Vec<Check> {
                 Check::broken("control plane", said, fix_of_reach(settings))
             }
         },
-    }];
-    if checks[0].state == State::Fine {
-        checks.push(match client.get::<BalanceView>("/api/v1/credits").await {
-            Ok(balance) => {
-                Check::fine("access", format!("organisation {}, {} credits", balance.org, balance.available))
-            }
-            Err(error) => Check::broken("access", error.to_string(), complaint::signing_in(client.base())),
-        });
     }
-    checks
 }
 
 fn fix_of_reach(settings: &Settings) -> String {

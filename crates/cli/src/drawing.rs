@@ -1,7 +1,7 @@
 //! The tree of a plan as a drawing: what `repl run --dry-run` shows of a run of agents.
 
 use crate::complaint::{Complaint, Done};
-use crate::{say, show};
+use crate::{say, show, summary};
 use plan::{Compiled, compile};
 use std::fmt::Write as _;
 use wire::api::{AgentsPlan, Submit};
@@ -18,6 +18,11 @@ pub fn dry_run(answer: &AgentsPlan, submit: &Submit, json: bool) -> Done {
     let document = document.ok_or_else(|| Complaint::refused("the plan cannot be read"))?.document;
     print!("{}", drawing(&compile(&document)));
     println!();
+    for machine in &answer.machines {
+        println!("machine of {}", say::harmless(&machine.agents.join(", ")));
+        show::pairs(&summary::planned_machine(machine));
+        println!();
+    }
     for warning in &answer.warnings {
         println!("hint      {}", say::harmless(warning));
     }

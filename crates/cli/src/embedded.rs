@@ -84,6 +84,9 @@ pub struct Orders {
     /// The settings files that were read: no job in a sandbox sees them.
     #[serde(default)]
     pub files: Vec<PathBuf>,
+    /// Settings outside of tables that the user's own files say.
+    #[serde(default)]
+    pub in_files: Vec<String>,
     /// The database is an older copy.
     #[serde(default)]
     pub restored: bool,
@@ -103,6 +106,7 @@ impl Orders {
             public_url: settings.public_url.clone(),
             tables: settings.tables.clone(),
             files: settings.files.clone(),
+            in_files: settings.in_files.clone(),
             restored: false,
         }
     }

@@ -168,6 +168,9 @@ pub async fn run(settings: &Settings, args: RunArgs) -> Done {
     let env = |name: &str| std::env::var(name).ok();
     let (mut submit, sources) = wanted(&args, &env)?;
     if submit.plan.is_none() {
+        if submit.provider.is_none() && submit.providers.is_empty() {
+            submit.unasked.clone_from(&settings.unasked);
+        }
         run_file::fill(&mut submit, &settings.run);
     }
     let files = upload::walk(&sources, args.follow_links)?;
@@ -273,14 +276,23 @@ fn in_flags(complaint: Complaint, has_file: bool) -> Complaint {
     };
     let Some((key, flag)) = key.and_then(|key| Some((key, key.flag?))) else { return complaint };
     let text = if has_file { format!("{flag} (`{field}` in a run file): {why}") } else { format!("{flag}: {why}") };
-    let has_value = !matches!(
+    use run_file::keys::Value;
+    // An example helps with the form of a value. It does not help where the value names what there is not, like a snapshot.
+    let has_form = matches!(
         key.value,
-        run_file::keys::Value::Flag | run_file::keys::Value::Sandbox(_) | run_file::keys::Value::Cache(_)
+        Value::Name
+            | Value::Duration
+            | Value::Memory
+            | Value::Cpu
+            | Value::Gpu
+            | Value::Credits
+            | Value::OneOf(_)
+            | Value::Attempts
+            | Value::Retry(_)
     );
-    let is_plain = has_value && !key.example.starts_with(['[', '{']) && flag.starts_with("--");
     let fix = match &complaint.fix {
         Some(fix) => fix.clone(),
-        None if is_plain => format!("write it like {flag} {}", key.example),
+        None if has_form => format!("write it like {flag} {}", key.example),
         None => format!("change {flag}"),
     };
     Complaint { text, fix: Some(fix), ..complaint }
@@ -643,6 +655,7 @@ mod tests {
             ),
             ("retry.delay: too long", false, "--retry-delay: too long\n  fix: write it like --retry-delay 5s"),
             ("artifacts: `/abs` must stay", false, "--artifact: `/abs` must stay\n  fix: change --artifact"),
+            ("snapshot: there is no `x`", false, "--snapshot: there is no `x`\n  fix: change --snapshot"),
             ("something else: no", false, "something else: no"),
         ] {
             assert_eq!(said(text, has_file), format!("error: {answer}"));

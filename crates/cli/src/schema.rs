@@ -124,4 +124,6 @@ fn of(value: Value) -> Json {
 }
 
 #[cfg(test)]
+mod plans;
+#[cfg(test)]
 mod tests;

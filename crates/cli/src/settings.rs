@@ -8,6 +8,7 @@ use crate::run_file;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use wire::api::Submit;
+use wire::model::Credits;
 
 /// Keys of a settings file that are plain words.
 const KEYS: &[&str] =
@@ -72,8 +73,12 @@ pub struct Settings {
     pub tables: toml::Table,
     /// What a run is unless its file or a flag says otherwise.
     pub run: Submit,
+    /// Of its providers those that a project's file names and no file of the user's own.
+    pub unasked: Vec<String>,
     /// Files that were read, for `doctor` and for messages.
     pub files: Vec<PathBuf>,
+    /// Settings outside of tables that the user's own files say.
+    pub in_files: Vec<String>,
 }
 
 /// What was said on the command line; stronger than everything else.
@@ -141,7 +146,9 @@ impl Settings {
             public_url: word("public_url", "REPL_PUBLIC_URL"),
             tables: layers.tables(),
             run: layers.run(),
+            unasked: layers.unasked(),
             files: layers.all().map(|layer| layer.path.clone()).collect(),
+            in_files: KEYS.iter().filter(|key| layers.own(key).is_some()).map(|key| (*key).to_owned()).collect(),
         })
     }
 
@@ -257,7 +264,25 @@ impl Layers {
         for layer in [&self.named, &self.project, &self.user].into_iter().flatten() {
             run_file::fill(&mut run, &layer.run);
         }
+        // A project may lower what its user lets a run cost, not raise it.
+        let own = [&self.named, &self.user].into_iter().flatten().find_map(|layer| layer.run.budget.as_ref());
+        let credits = |text: &String| text.parse::<Credits>().ok();
+        if own.and_then(credits).is_some_and(|most| run.budget.as_ref().and_then(credits) > Some(most)) {
+            run.budget = own.cloned();
+        }
         run
+    }
+
+    fn unasked(&self) -> Vec<String> {
+        let of = |layer: &Option<Layer>| -> Vec<String> {
+            let run = layer.as_ref().map(|layer| &layer.run);
+            run.into_iter().flat_map(|run| run.provider.iter().chain(&run.providers)).cloned().collect()
+        };
+        if !of(&self.named).is_empty() {
+            return Vec::new();
+        }
+        let own = of(&self.user);
+        of(&self.project).into_iter().filter(|name| !own.contains(name)).collect()
     }
 }
 
@@ -475,6 +500,49 @@ mod tests {
         assert_eq!((run.max_duration_ms, run.resources.cpu_milli), (Some(7_200_000), Some(2000)));
         assert_eq!((run.env["A"].as_str(), run.env["B"].as_str()), ("1", "2"));
         assert_eq!((run.priority.as_deref(), run.artifacts), (Some("high"), vec!["out/*".to_owned()]));
+    }
+
+    #[test]
+    fn a_project_lowers_a_budget_and_never_raises_it() {
+        for (user, project, named, budget) in [
+            (Some("5"), Some("10"), None, Some("5")),
+            (Some("5"), Some("0.5"), None, Some("0.5")),
+            (Some("5"), Some("10"), Some("20"), Some("20")),
+            (Some("5"), None, None, Some("5")),
+            (None, Some("10"), None, Some("10")),
+            (None, None, None, None),
+        ] {
+            let run = |budget: Option<&str>| budget.map_or_else(String::new, |it| format!("[run]\nbudget = '{it}'"));
+            let (user_says, project_says, named_says) = (run(user), run(project), run(named));
+            let files = [
+                (".config/remuda/config.toml", user_says.as_str()),
+                ("repl.toml", &project_says),
+                ("mine.toml", &named_says),
+            ];
+            let place = Place::new(&files);
+            let flags = Flags { config: Some(place.dir.path().join("mine.toml")), ..Flags::default() };
+            let found = place.read(&flags, &[]).unwrap().run.budget;
+            assert_eq!(found.as_deref(), budget, "{user:?} {project:?} {named:?}");
+        }
+    }
+
+    #[test]
+    fn what_only_a_project_names_was_not_asked_for() {
+        for (user, project, named, unasked) in [
+            ("", "provider = 'paid'", "", &["paid"][..]),
+            ("", "providers = ['local', 'paid']", "", &["local", "paid"]),
+            ("provider = 'local'", "provider = 'paid'", "", &["paid"]),
+            ("providers = ['paid']", "provider = 'paid'", "", &[]),
+            ("", "provider = 'paid'", "provider = 'paid'", &[]),
+            ("", "provider = 'paid'", "cpu = 1", &["paid"]),
+            ("provider = 'paid'", "cpu = 1", "", &[]),
+        ] {
+            let [user, project, named] = [user, project, named].map(|said| format!("[run]\n{said}"));
+            let files = [(".config/remuda/config.toml", user.as_str()), ("repl.toml", &project), ("mine.toml", &named)];
+            let place = Place::new(&files);
+            let flags = Flags { config: Some(place.dir.path().join("mine.toml")), ..Flags::default() };
+            assert_eq!(place.read(&flags, &[]).unwrap().unasked, unasked, "{user} {project} {named}");
+        }
     }
 
     #[test]

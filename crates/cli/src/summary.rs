@@ -7,7 +7,7 @@ use crate::say::one_line;
 use crate::show::{self, Colour, paint_err};
 use crate::upload::{Files, Sent};
 use std::path::Path;
-use wire::api::{OfferView, Plan, ResourcesBody, RunView, Submit};
+use wire::api::{AgentsMachinePlan, OfferView, Plan, PoolPlan, ResourcesBody, RunView, Submit};
 use wire::model::Credits;
 use wire::model::attempt::MINIMUM_CHARGE;
 use wire::model::spec::{Command, Gpu, Resources, show_memory};
@@ -253,27 +253,54 @@ pub fn dry_run(plan: &Plan, submit: &Submit, json: bool) -> Done {
     Ok(0)
 }
 
-fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 16] {
-    let resources = |it: &ResourcesBody| Resources {
+fn resources(it: &ResourcesBody) -> Resources {
+    Resources {
         cpu_milli: it.cpu_milli,
         memory_bytes: it.memory_bytes,
         gpu: it.gpu.as_deref().and_then(|text| Gpu::parse(text).ok()),
         disk_bytes: it.disk_bytes,
-    };
-    let (size, limits) = (resources(&plan.machine_size), resources(&plan.limits));
-    let unlimited = limits == Resources::default();
-    let machine = match (&plan.machine, plan.placement.as_str(), plan.pool.waiting) {
+    }
+}
+
+/// Which machine it would be, of those that wait for it or of new ones.
+fn machine(machine: Option<&str>, placement: &str, waiting: i64, size: &Resources) -> String {
+    match (machine, placement, waiting) {
         (Some(machine), ..) => format!("{machine}, which waits for it (warm): {size}"),
         (None, "start_machine", _) => format!("a new one: {size}"),
         (None, "replace_machine", _) => format!("a new one, after an idle one that does not fit has ended: {size}"),
         (None, _, 0) => format!("the first that becomes free: {size}"),
         (None, _, waiting) => format!("waits behind {} for one: {size}", show::count(waiting, "run")),
-    };
+    }
+}
+
+fn pool((provider, region): (&str, &str), pool: &PoolPlan) -> String {
+    format!(
+        "{provider}/{region}: {} of {} machines exist, {} free, {} waiting",
+        pool.instances, pool.max_instances, pool.available, pool.waiting
+    )
+}
+
+/// The machine of some agents of a plan, in the words of a run's.
+pub fn planned_machine(it: &AgentsMachinePlan) -> [(&'static str, Option<String>); 4] {
+    let limits = resources(&it.limits);
+    let unlimited = limits == Resources::default();
+    let size = resources(&it.machine_size);
+    [
+        ("pool", Some(pool((&it.provider, &it.region), &it.pool))),
+        ("machine", Some(machine(it.machine.as_deref(), &it.placement, it.pool.waiting, &size))),
+        ("limits", Some(if unlimited { "none: the whole machine".to_owned() } else { limits.to_string() })),
+        ("price", Some(format!("{} credits an hour", it.price_per_hour))),
+    ]
+}
+
+fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 16] {
+    let (size, limits) = (resources(&plan.machine_size), resources(&plan.limits));
+    let unlimited = limits == Resources::default();
+    let machine = machine(plan.machine.as_deref(), &plan.placement, plan.pool.waiting, &size);
     let init = plan.init.as_ref().map(|init| match init.as_str() {
         "done" => "skipped: the machine has it",
         _ => "runs before the command",
     });
-    let pool = &plan.pool;
     let most =
         plan.credits_most.as_ref().map_or_else(|| "no bound".to_owned(), |most| format!("at most {most} in all"));
     let files = &plan.files;
@@ -285,13 +312,7 @@ fn planned(plan: &Plan, submit: &Submit) -> [(&'static str, Option<String>); 16]
     let kept = (!plan.artifacts.is_empty()).then(|| plan.artifacts.join(", "));
     [
         ("would run", Some(plan.command.replace('\n', "; "))),
-        (
-            "pool",
-            Some(format!(
-                "{}/{}: {} of {} machines exist, {} free, {} waiting",
-                plan.provider, plan.region, pool.instances, pool.max_instances, pool.available, pool.waiting
-            )),
-        ),
+        ("pool", Some(pool((&plan.provider, &plan.region), &plan.pool))),
         ("machine", Some(machine)),
         ("init", init.map(str::to_owned)),
         ("limits", Some(if unlimited { "none: the whole machine".to_owned() } else { limits.to_string() })),

@@ -1,12 +1,13 @@
 //! Which provider, region and kind of machine a run gets: asks the providers what they offer and lets `model::offer` choose. Makes no
 //! call to a provider's service.
 
-use crate::EngineContext;
 use crate::run_tx::RunTx;
+use crate::{EngineContext, Listing};
 use adapters::registry::LOCAL;
 use model::host::NotTaken;
 use model::offer::{Asked, Candidate, Choice, Offer, Passed, PassedOver, Quote};
 use model::plan::MachinePlan;
+use model::refused::Unfit;
 use model::spec::{Resources, RunKind};
 use model::{Failure, JobId, OrgId, Refused};
 use store::Tx;
@@ -14,33 +15,7 @@ use store::Tx;
 impl EngineContext {
     /// The providers as they are for a machine of this size.
     pub(crate) fn candidates(&self, resources: &Resources, sandbox: bool) -> Vec<Candidate> {
-        let of = |(name, listing): (&String, &crate::Listing)| {
-            let (provider, capabilities) = (&listing.provider, listing.provider.capabilities());
-            let mut quotes = Vec::new();
-            for region in &capabilities.regions {
-                for spot in [false, true].into_iter().filter(|spot| capabilities.spot || !spot) {
-                    quotes.push(Quote {
-                        region: region.clone(),
-                        spot,
-                        instance_type: provider.instance_type(resources, region),
-                        price_micro: provider.price(resources, region, spot).micro(),
-                    });
-                }
-            }
-            Candidate {
-                name: name.clone(),
-                bills: capabilities.bills,
-                leaving: listing.leaving,
-                orgs: listing.orgs.clone(),
-                // Asked only if it matters: where it fails, a process is started each time.
-                no_sandbox: if sandbox { provider.can_sandbox().err() } else { None },
-                largest: capabilities.largest,
-                gpus: capabilities.gpus,
-                hosts: listing.hosts.clone(),
-                quotes,
-            }
-        };
-        self.providers.all().iter().map(of).collect()
+        self.providers.all().iter().map(|(name, listing)| candidate(name, listing, resources, sandbox)).collect()
     }
 
     pub fn choose(&self, asked: &Asked<'_>) -> Choice {
@@ -65,28 +40,47 @@ impl EngineContext {
 
     /// Refuses what no machine of the provider could ever hold: waiting would not help.
     pub(crate) fn check_fit(&self, provider: &str, asked: &Resources) -> Result<(), Refused> {
-        let capabilities = self.provider(provider)?.capabilities();
-        let hosts = self.providers.all().get(provider).map_or_else(Vec::new, |listing| listing.hosts.clone());
-        let fits = match hosts.is_empty() {
-            true => capabilities.fit(asked),
-            false => hosts.iter().any(|host| host.could(asked).is_ok()),
-        };
-        if fits {
-            return Ok(());
-        }
-        let largest =
-            hosts.iter().map(model::host::Host::largest).max_by_key(|size| (size.cpu_milli, size.memory_bytes));
-        let largest = largest.unwrap_or(capabilities.largest);
-        Err(Refused::DoesNotFit {
-            asked: Box::new(asked.clone()),
-            largest: Box::new(largest),
-            place: provider.to_owned(),
-        })
+        let all = self.providers.all();
+        let Some(listing) = all.get(provider) else { return self.provider(provider).map(drop) };
+        let Err(why) = candidate(provider, listing, asked, false).could(asked.into()) else { return Ok(()) };
+        let could = |other: &Candidate| other.name != provider && !other.leaving && other.orgs.is_none();
+        let others = self.candidates(asked, false).into_iter().filter(could);
+        let others = others.filter(|other| other.could(asked.into()).is_ok()).map(|other| other.name).collect();
+        let (asked, place) = (asked.clone(), provider.to_owned());
+        Err(Refused::DoesNotFit(Box::new(Unfit { at: None, asked, place, why, others })))
     }
 
     /// Whether some provider is not for every org.
     pub fn limits_orgs(&self) -> bool {
         self.providers.all().values().any(|listing| listing.orgs.is_some())
+    }
+}
+
+/// One provider as it is for a machine of this size.
+fn candidate(name: &str, listing: &Listing, resources: &Resources, sandbox: bool) -> Candidate {
+    let (provider, capabilities) = (&listing.provider, listing.provider.capabilities());
+    let mut quotes = Vec::new();
+    for region in &capabilities.regions {
+        for spot in [false, true].into_iter().filter(|spot| capabilities.spot || !spot) {
+            quotes.push(Quote {
+                region: region.clone(),
+                spot,
+                instance_type: provider.instance_type(resources, region),
+                price_micro: provider.price(resources, region, spot).micro(),
+            });
+        }
+    }
+    Candidate {
+        name: name.to_owned(),
+        bills: capabilities.bills,
+        leaving: listing.leaving,
+        orgs: listing.orgs.clone(),
+        // Asked only if it matters: where it fails, a process is started each time.
+        no_sandbox: if sandbox { provider.can_sandbox().err() } else { None },
+        largest: capabilities.largest,
+        gpus: capabilities.gpus,
+        hosts: listing.hosts.clone(),
+        quotes,
     }
 }
 
@@ -98,24 +92,14 @@ fn refused(asked: &Asked<'_>, PassedOver { provider, why }: &PassedOver, choice:
         names => format!("; --provider {} could", names.join(" or ")),
     };
     match why {
-        Passed::TooLarge { largest } => {
-            let (asked, largest) = (asked.resources.clone(), largest.clone());
-            Refused::DoesNotFit { asked: Box::new(asked), largest: Box::new(largest), place: provider.clone() }
-        }
-        Passed::NoSuchGpu { .. } => {
-            let gpu = asked.resources.gpu.as_ref().map_or_else(String::new, |gpu| gpu.to_string());
-            Refused::invalid("gpu", format!("`{gpu}` cannot be had of {provider}: {why}{or}"))
-        }
         Passed::NoSandbox { why } => Refused::NoSandbox { place: provider.clone(), why: why.clone() },
         Passed::NoHost { hosts } if hosts.iter().all(|(_, why)| matches!(why, NotTaken::NoSandbox { .. })) => {
             Refused::NoSandbox { place: provider.clone(), why: why.to_string() }
         }
-        Passed::NoHost { hosts } => {
-            let field = match asked.resources.gpu {
-                Some(_) if hosts.iter().all(|(_, why)| matches!(why, NotTaken::OtherGpus { .. })) => "gpu",
-                _ => "resources",
-            };
-            Refused::invalid(field, format!("{} cannot be had of {provider}: {why}{or}", asked.resources))
+        Passed::TooLarge { .. } | Passed::NoSuchGpu { .. } | Passed::NoHost { .. } => {
+            let others = others.into_iter().map(str::to_owned).collect();
+            let (asked, place) = (asked.resources.clone(), provider.clone());
+            Refused::DoesNotFit(Box::new(Unfit { at: None, asked, place, why: why.clone(), others }))
         }
         Passed::NoSuchRegion { regions } => {
             let region = asked.region.unwrap_or_default();
@@ -124,10 +108,7 @@ fn refused(asked: &Asked<'_>, PassedOver { provider, why }: &PassedOver, choice:
             let fix = meant.unwrap_or_else(|| format!("choose one of {}", known.join(", ")));
             Refused::invalid("region", format!("`{region}` is not a region of {provider}: {fix}"))
         }
-        Passed::NotAsked { .. } => {
-            let why = format!("`{provider}` bills, and is taken only when asked for: --provider {provider}");
-            Refused::invalid("provider", why)
-        }
+        Passed::NotAsked { .. } => Refused::Unasked { provider: provider.clone() },
         Passed::Leaving | Passed::OtherOrgs | Passed::EnoughBefore => {
             Refused::invalid("provider", format!("`{provider}` cannot be used: {why}{or}"))
         }

@@ -312,6 +312,9 @@ pub(crate) fn ended_by_a_person(
     }
 }
 
+/// How each `workflow_state` begins.
+pub const WORKFLOW_STATES: [&str; 4] = ["spawn:", "launch-run:", "idle:", "terminate:"];
+
 fn snapshot(tx: &mut Tx, instance: Instance) -> Result<InstanceOverview, Failure> {
     let job = store::job::on_instance(tx, instance.id)?;
     let at = tx.at();

@@ -1,12 +1,12 @@
 //! The dry run of a submission: the same checks, placement and prices as for a real one, from the current rows. Writes nothing.
 
 use crate::host::HostsNow;
-use crate::run::{Submission, affordable, check_asked, check_secrets};
+use crate::run::{Plans, Submission, affordable, check_asked, check_secrets};
 use crate::{Engine, EngineContext};
 use model::host::{NotTaken, Wanted};
 use model::offer::{Asked, Choice};
 use model::pool::{Placement, Room, Wish};
-use model::spec::{Resources, RetryEvent, RunTerms};
+use model::spec::{Resources, RetryEvent, RunSpec, RunTerms};
 use model::time::HOUR;
 use model::{Credits, Failure, InstanceId};
 use store::Tx;
@@ -67,19 +67,80 @@ impl Engine {
     }
 }
 
+/// The machine that some agents of a plan would get, each as if it were the only one that asked.
+#[derive(Debug, Clone)]
+pub struct AgentsMachine {
+    pub agents: Vec<String>,
+    pub spec: RunSpec,
+    pub plan: Plan,
+}
+
+/// Different machines of one plan that are looked for in a dry run.
+const MOST_MACHINES: usize = 20;
+
 impl Engine {
-    /// All that would be refused of a run of agents; what its org has available. Writes nothing.
-    pub async fn check_agents(&self, submission: &Submission) -> Result<Credits, Failure> {
+    /// All that would be refused of a run of agents; what its org has available, and the machines of its agents. Writes nothing.
+    pub async fn check_agents(&self, submission: &Submission) -> Result<(Credits, Vec<AgentsMachine>), Failure> {
         self.know_hosts_of(&submission.plans).await?;
         check_asked(&self.context, submission)?;
         let (context, submission) = (self.context.clone(), submission.clone());
         let read = move |tx: &mut Tx| {
             check_secrets(tx, &submission)?;
             affordable(tx, &context, &submission)?;
-            Ok(store::org::find(tx, submission.org)?.available)
+            let mut machines = Vec::new();
+            for (agents, spec) in machines_of(tx, &context, &submission)? {
+                let (org, start) = (submission.org, submission.start);
+                let alone = Submission { org, by: None, name: None, spec, plans: Plans::default(), start };
+                let plan = plan(tx, &context, &alone)?;
+                machines.push(AgentsMachine { agents, spec: alone.spec, plan });
+            }
+            Ok((store::org::find(tx, submission.org)?.available, machines))
         };
         self.store.read("run.plan", read).await
     }
+}
+
+/// The run as it would ask for the machine of one agent, and the agents that ask for the same.
+fn machines_of(
+    tx: &mut Tx,
+    context: &EngineContext,
+    submission: &Submission,
+) -> Result<Vec<(Vec<String>, RunSpec)>, Failure> {
+    let org = crate::choice::org_name(tx, context, submission.org)?;
+    let mut found: Vec<(Vec<String>, RunSpec)> = Vec::new();
+    for agent in &submission.plans.agents {
+        let Some(machine) = &agent.machine else { continue };
+        let named = machine.provider.clone();
+        let provider = named.clone().unwrap_or_else(|| submission.spec.provider.clone());
+        let providers = vec![provider.clone()];
+        let cheapest = || {
+            let sandbox = submission.spec.sandbox.is_some();
+            let (resources, spot) = (&machine.resources, machine.spot);
+            let asked = Asked { org: &org, resources, sandbox, region: None, spot, providers: &providers };
+            context.choose(&asked).offers.into_iter().next().map(|offer| offer.region)
+        };
+        let region = match &machine.region {
+            Some(region) => Some(region.clone()),
+            None if named.is_some() => cheapest(),
+            None => None,
+        };
+        let spec = RunSpec {
+            any_region: named.is_some() && machine.region.is_none(),
+            region: region.unwrap_or_else(|| submission.spec.region.clone()),
+            resources: machine.resources.clone(),
+            spot: machine.spot,
+            provider,
+            providers,
+            ..submission.spec.clone()
+        };
+        let name = agent.name.clone();
+        match found.iter().position(|(_, other)| *other == spec) {
+            Some(at) => found[at].0.push(name),
+            None if found.len() < MOST_MACHINES => found.push((vec![name], spec)),
+            None => {}
+        }
+    }
+    Ok(found)
 }
 
 fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result<Plan, Failure> {

@@ -8,6 +8,7 @@ use crate::{Actor, Engine, EngineContext};
 use model::bug;
 use model::job_counters::JobPick;
 use model::plan::{AgentPlan, RunPlan, Totals};
+use model::refused::Unfit;
 use model::run::{Run, RunEvent, RunStatus};
 use model::spec::{CallPart, MAX_ENV_BYTES, MAX_NODES, RunKind, RunSpec};
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp};
@@ -348,8 +349,7 @@ fn check_asked_for(context: &EngineContext, spec: &RunSpec) -> Result<(), Refuse
     let provider = &spec.provider;
     let unasked = spec.kind != RunKind::External && !spec.providers.contains(provider);
     if unasked && context.provider(provider)?.capabilities().bills {
-        let why = format!("`{provider}` bills, and is taken only when asked for: --provider {provider}");
-        return Err(Refused::invalid("provider", why));
+        return Err(Refused::Unasked { provider: provider.clone() });
     }
     Ok(())
 }
@@ -404,7 +404,10 @@ fn check_machines(context: &EngineContext, submission: &Submission) -> Result<()
             return if needs { Err(Refused::invalid(at, why)) } else { continue };
         };
         let provider = machine.provider.as_deref().unwrap_or(&submission.spec.provider);
-        context.check_fit(provider, &machine.resources)?;
+        context.check_fit(provider, &machine.resources).map_err(|refused| match refused {
+            Refused::DoesNotFit(unfit) => Refused::DoesNotFit(Box::new(Unfit { at: Some(at.clone()), ..*unfit })),
+            refused => refused,
+        })?;
         let (env, secrets) = command::variables(Some(&serde_json::json!(machine.env)))
             .map_err(|why| Refused::invalid(format!("{at}.env"), why))?;
         let bytes: usize = env.iter().chain(&submission.spec.env).map(|(name, value)| name.len() + value.len()).sum();

@@ -135,14 +135,6 @@ impl Host {
         Some(at + (FIRST_PAUSE_MS << (tries - 1).clamp(0, 10)).min(LONGEST_PAUSE_MS))
     }
 
-    /// The largest machine that can be made here; a host of which nothing is known may have anything but GPUs.
-    pub fn largest(&self) -> Resources {
-        let Some(facts) = &self.facts else { return Resources::default() };
-        let kinds = facts.gpus.iter().map(|model| (model, facts.gpus.iter().filter(|other| *other == model).count()));
-        let gpu = kinds.max_by_key(|(_, count)| *count);
-        Resources { gpu: gpu.map(|(model, count)| gpus(model, count)), ..self.share(facts) }
-    }
-
     /// Whether a machine here could have all of this if no other were here.
     pub fn could<'a>(&self, wanted: impl Into<Wanted<'a>>) -> Result<(), NotTaken> {
         let Wanted { resources: asked, sandbox } = wanted.into();
@@ -375,7 +367,6 @@ mod tests {
         let place = unknown.offers(&cpu(64), &Used::default()).unwrap();
         assert_eq!((place.gpus, place.resources), (None, Resources::default()));
         assert_eq!(unknown.could(&gpu("1")).unwrap_err().to_string(), "it has no GPUs");
-        assert_eq!(unknown.largest(), Resources::default());
     }
 
     #[test]

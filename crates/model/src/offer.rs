@@ -176,24 +176,7 @@ fn offers(asked: &Asked<'_>, candidate: &Candidate) -> Result<Vec<Offer>, Passed
     if let Some(why) = candidate.no_sandbox.clone().filter(|_| asked.sandbox) {
         return Err(Passed::NoSandbox { why });
     }
-    if !candidate.hosts.is_empty() {
-        let wanted = Wanted { resources: asked.resources, sandbox: asked.sandbox };
-        let unable = |host: &Host| Some((host.name.clone(), host.could(wanted).err()?));
-        let unable: Vec<(String, NotTaken)> = candidate.hosts.iter().filter_map(unable).collect();
-        if unable.len() == candidate.hosts.len() {
-            return Err(Passed::NoHost { hosts: unable });
-        }
-    }
-    let plain = Resources { gpu: None, ..asked.resources.clone() };
-    if !candidate.largest.satisfies(&plain) {
-        return Err(Passed::TooLarge { largest: candidate.largest.clone() });
-    }
-    if candidate.hosts.is_empty()
-        && let Some(gpu) = &asked.resources.gpu
-        && !candidate.gpus.iter().any(|have| have.satisfies(gpu))
-    {
-        return Err(Passed::NoSuchGpu { gpus: candidate.gpus.clone() });
-    }
+    candidate.could(Wanted { resources: asked.resources, sandbox: asked.sandbox })?;
     let of = |spot: bool| {
         let there = |quote: &&Quote| asked.region.is_none_or(|region| quote.region == region);
         let mut found: Vec<&Quote> = candidate.quotes.iter().filter(there).filter(|quote| quote.spot == spot).collect();
@@ -215,6 +198,27 @@ fn offers(asked: &Asked<'_>, candidate: &Candidate) -> Result<Vec<Offer>, Passed
 }
 
 impl Candidate {
+    /// Whether one of its machines could have all of this if no other run were there. Where it could not, waiting does not help.
+    pub fn could(&self, wanted: Wanted<'_>) -> Result<(), Passed> {
+        if !self.hosts.is_empty() {
+            let unable = |host: &Host| Some((host.name.clone(), host.could(wanted).err()?));
+            let unable: Vec<(String, NotTaken)> = self.hosts.iter().filter_map(unable).collect();
+            if unable.len() == self.hosts.len() {
+                return Err(Passed::NoHost { hosts: unable });
+            }
+        }
+        let plain = Resources { gpu: None, ..wanted.resources.clone() };
+        if !self.largest.satisfies(&plain) {
+            return Err(Passed::TooLarge { largest: self.largest.clone() });
+        }
+        match &wanted.resources.gpu {
+            Some(gpu) if self.hosts.is_empty() && !self.gpus.iter().any(|have| have.satisfies(gpu)) => {
+                Err(Passed::NoSuchGpu { gpus: self.gpus.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
     fn offer(&self, quote: &Quote) -> Offer {
         let Quote { region, spot, instance_type, price_micro } = quote.clone();
         Offer { provider: self.name.clone(), region, spot, instance_type, price_micro }

@@ -2,6 +2,7 @@
 //! A bug is an assertion instead.
 
 use crate::credits::Credits;
+use crate::offer::Passed;
 use crate::spec::Resources;
 use crate::time::Timestamp;
 use serde::{Deserialize, Serialize};
@@ -17,10 +18,12 @@ pub enum Refused {
     Unaffordable { needed: Credits, available: Credits },
     #[error("its budget of {budget} credits is used up: earlier attempts cost {spent}")]
     BudgetSpent { budget: Credits, spent: Credits },
-    #[error("asked for {asked}, and the largest machine of {place} has {largest}")]
-    DoesNotFit { asked: Box<Resources>, largest: Box<Resources>, place: String },
+    #[error("{0}")]
+    DoesNotFit(Box<Unfit>),
     #[error("its processes are to run in a sandbox, and machines of {place} cannot make one: {why}")]
     NoSandbox { place: String, why: String },
+    #[error("provider: `{provider}` bills, and is taken only when you ask for it yourself")]
+    Unasked { provider: String },
     #[error("{field}: {why}")]
     Invalid { field: String, why: String },
     #[error("{}", BadPlan::sentence(problems))]
@@ -71,6 +74,33 @@ pub struct BadPlan {
     pub fix: Option<String>,
 }
 
+/// No machine of a provider could ever have what is asked for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unfit {
+    /// Where a plan asks for it, like `agents.build`; none if the run does.
+    pub at: Option<String>,
+    pub asked: Resources,
+    pub place: String,
+    pub why: Passed,
+    /// Providers that could, if they were asked for.
+    pub others: Vec<String>,
+}
+
+impl std::fmt::Display for Unfit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Unfit { asked, place, .. } = self;
+        if let Some(at) = &self.at {
+            write!(f, "{at}: ")?;
+        }
+        match &self.why {
+            Passed::TooLarge { largest } => {
+                write!(f, "asked for {asked}, and the largest machine of {place} has {largest}")
+            }
+            why => write!(f, "asked for {asked}, and {place} has no such machine: {why}"),
+        }
+    }
+}
+
 impl BadPlan {
     fn sentence(problems: &[BadPlan]) -> String {
         let first = problems.first().map(|problem| match problem.path.as_str() {
@@ -93,8 +123,9 @@ impl Refused {
             Refused::NotFrom { .. } => "invalid_state_transition",
             Refused::Unaffordable { .. } => "insufficient_credits",
             Refused::BudgetSpent { .. } => "budget_spent",
-            Refused::DoesNotFit { .. } => "does_not_fit",
+            Refused::DoesNotFit(_) => "does_not_fit",
             Refused::NoSandbox { .. } => "no_sandbox",
+            Refused::Unasked { .. } => "provider_not_asked_for",
             Refused::Invalid { .. } => "invalid",
             Refused::InvalidPlan { .. } => "invalid_plan",
             Refused::Conflict { .. } => "conflict",

@@ -1,6 +1,7 @@
 //! A submission of `type: agents`: its plan is checked whole, compiled, and completed by what the request says beside it.
 
 use engine::EngineContext;
+use engine::plan::AgentsMachine;
 use engine::run::{Plans, Submission};
 use model::plan::{AgentPlan, PlannerPlan, RunPlan, StepPlan, TaskPlan, Totals};
 use model::refused::BadPlan;
@@ -10,7 +11,7 @@ use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
 use plan::{Compiled, Prices, Scope, Template};
 use serde_json::{Value, json};
-use wire::api::{AgentsPlan, Submit};
+use wire::api::{AgentsMachinePlan, AgentsPlan, Submit};
 
 /// A submission, and what a dry run says of it.
 pub(crate) struct Asked {
@@ -71,6 +72,7 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("resources", body.resources != Default::default()),
         ("provider", body.provider.is_some()),
         ("providers", !body.providers.is_empty()),
+        ("unasked", !body.unasked.is_empty()),
         ("spot", body.spot),
         ("region", body.region.is_some()),
         ("stop_duration_ms", body.stop_duration_ms.is_some()),
@@ -203,7 +205,7 @@ fn planning_agent(planner: &PlannerPlan, compiled: &Compiled) -> AgentPlan {
     agent
 }
 
-pub(crate) fn dry_run(asked: &Asked, available: Credits) -> AgentsPlan {
+pub(crate) fn dry_run(asked: &Asked, available: Credits, machines: &[AgentsMachine]) -> AgentsPlan {
     let planned = Totals::of(&asked.submission.plans.agents);
     AgentsPlan {
         dry_run: true,
@@ -215,5 +217,23 @@ pub(crate) fn dry_run(asked: &Asked, available: Credits) -> AgentsPlan {
         credits_available: available.to_string(),
         credits_available_micro: available.micro(),
         warnings: asked.warnings.clone(),
+        machines: machines.iter().map(machine).collect(),
+    }
+}
+
+fn machine(found: &AgentsMachine) -> AgentsMachinePlan {
+    let plan = crate::view::plan(&found.spec, &found.plan);
+    AgentsMachinePlan {
+        agents: found.agents.clone(),
+        provider: plan.provider,
+        region: plan.region,
+        pool: plan.pool,
+        machine: plan.machine,
+        machine_size: plan.machine_size,
+        warm: plan.warm,
+        placement: plan.placement,
+        limits: plan.limits,
+        price_per_hour: plan.price_per_hour,
+        price_per_hour_micro: plan.price_per_hour_micro,
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::hub::Hub;
 use crate::listen::Peer;
+use crate::openapi::Route;
 use crate::routes::{API, dressed, with_pages};
 use crate::token_cache::TokenCache;
 use crate::{AppState, Shared};
@@ -36,6 +37,26 @@ pub(crate) struct Got {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) body: Value,
+}
+
+/// Whether the description of the API has this status among the answers of the route. True of what is not of the API.
+fn is_declared(method: &str, path: &str, status: StatusCode) -> bool {
+    let path = path.split('?').next().unwrap_or_default();
+    let Some(path) = path.strip_prefix("/api/v1") else { return true };
+    let fits = |route: &&Route| {
+        let parts = (route.path.split('/'), path.split('/'));
+        let alike = |(known, part): (&str, &str)| known == part || known.starts_with('{') && !part.is_empty();
+        route.method.eq_ignore_ascii_case(method)
+            && parts.0.clone().count() == parts.1.clone().count()
+            && parts.0.zip(parts.1).all(alike)
+    };
+    // Of `/orphans/scans` and `/orphans/{id}` the router takes the one with fewer parameters.
+    let route = API.iter().filter(fits).min_by_key(|route| route.path.matches('{').count());
+    let declared = |route: &Route| {
+        let also = route.also.iter().map(|(status, _)| *status);
+        route.refusals().into_iter().chain(also).chain([route.status]).any(|known| known == status.as_u16())
+    };
+    status.is_server_error() || route.is_none_or(declared)
 }
 
 impl World {
@@ -142,6 +163,10 @@ impl World {
         request.extensions_mut().insert(self.peer);
         let answer = self.app.clone().oneshot(request).await.unwrap();
         let (status, headers) = (answer.status(), answer.headers().clone());
+        assert!(
+            is_declared(method, path, status),
+            "{method} {path} answers {status}, and its description does not say so"
+        );
         let streams = headers.get("content-type").is_some_and(|kind| kind == "text/event-stream");
         let bytes =
             if streams { Default::default() } else { axum::body::to_bytes(answer.into_body(), 8 << 20).await.unwrap() };

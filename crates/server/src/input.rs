@@ -33,8 +33,6 @@ const DRAINED_BYTES: usize = 16 * 1024 * 1024;
 /// A body that is decoded as a whole is here within this time; any body sends something at least this often.
 const BODY_WITHIN: Duration = Duration::from_secs(60);
 pub(crate) const PIECE_WITHIN: Duration = Duration::from_secs(30);
-/// Less alike than this, a suggestion confuses more than it helps.
-const ALIKE_ENOUGH: f64 = 0.7;
 /// The runner's protocol ignores what it does not know, so that runners and control planes of different versions work together.
 const RUNNERS: &str = "/runner/";
 
@@ -313,12 +311,9 @@ fn misread(path: &str, said: &str) -> Problem {
 
 fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Problem {
     let (last, known) = (name.rsplit('.').next().unwrap_or(name), known.collect::<Vec<_>>());
-    let alike = known.iter().map(|candidate| (strsim::jaro_winkler(last, candidate), *candidate));
-    let nearest = alike.filter(|(score, _)| *score > ALIKE_ENOUGH).max_by(|left, right| left.0.total_cmp(&right.0));
-    let fix = match nearest {
-        Some((_, candidate)) => format!("did you mean `{candidate}`?"),
-        None if known.is_empty() => "leave it out: there are none here".to_owned(),
-        None => format!("known: {}", known.join(", ")),
+    let fix = match known.as_slice() {
+        [] => "leave it out: there are none here".to_owned(),
+        known => plan::nearest::suggestion(last, known),
     };
     Problem::new(StatusCode::BAD_REQUEST, "invalid", format!("{name}: there is no such {what}")).fix(fix)
 }

@@ -6,7 +6,8 @@ use crate::routes::{Asked, Nothing, Paging, Path, Query, answered, gather, id, p
 use crate::{Shared, now_ms};
 use axum::Json;
 use axum::extract::State;
-use engine::instance::InstanceOverview;
+use engine::instance::{InstanceOverview, WORKFLOW_STATES};
+use model::Refused;
 use model::feature::Feature;
 use model::instance::InstanceStatus;
 use serde::Deserialize;
@@ -42,6 +43,12 @@ pub(crate) async fn list(
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let (limit, before) = (paging.limit()?, paging.before()?);
     let (org, all) = (reader.org(), filter.all == Some(true) || filter.state.is_some());
+    if let Some(prefix) = &filter.state
+        && !WORKFLOW_STATES.iter().any(|known| known.starts_with(prefix.as_str()) || prefix.starts_with(known))
+    {
+        let why = format!("no state begins with `{prefix}`: they begin with {}", WORKFLOW_STATES.join(", "));
+        return Err(Refused::invalid("state", why).into());
+    }
     let number = |p: &InstanceOverview| p.instance.id.0;
     let wanted = |p: &InstanceOverview| {
         (all || p.instance.status != InstanceStatus::Terminated)

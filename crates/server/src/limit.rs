@@ -10,7 +10,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Mutex;
 use std::time::Instant;
 
-/// Buckets kept; full ones are forgotten first, because they say nothing.
+/// Buckets kept; the fullest are forgotten first. A full one says nothing, and an empty one must not be filled by requests of others.
 const BUCKETS: usize = 10_000;
 
 /// Whose requests are counted together.
@@ -94,12 +94,18 @@ impl Bucket {
 impl Limits {
     /// Takes one request from the bucket; how many are left, or that there were none.
     pub(crate) fn take(&self, who: Who) -> Result<i64, Problem> {
-        let (now, rate) = (Instant::now(), who.rate());
+        self.take_at(who, Instant::now())
+    }
+
+    fn take_at(&self, who: Who, now: Instant) -> Result<i64, Problem> {
+        let rate = who.rate();
         let mut buckets = self.buckets.lock().expect("no panic while locked");
         if buckets.len() >= BUCKETS && !buckets.contains_key(&who) {
-            buckets.retain(|who, bucket| bucket.at(now, who.rate()) < who.rate().at_once);
-            if buckets.len() >= BUCKETS {
-                buckets.clear();
+            let part = |(who, bucket): (&Who, &Bucket)| (bucket.at(now, who.rate()) / who.rate().at_once, *who);
+            let mut all: Vec<(f64, Who)> = buckets.iter().map(part).collect();
+            all.sort_unstable_by(|one, other| one.0.total_cmp(&other.0));
+            for (_, who) in all.drain(BUCKETS / 2..) {
+                buckets.remove(&who);
             }
         }
         let bucket = buckets.entry(who).or_insert(Bucket { left: rate.at_once, filled_at: now });
@@ -171,6 +177,18 @@ mod tests {
         for n in 0..(BUCKETS as i64) * 3 {
             limits.take(token(n)).unwrap();
         }
+        assert!(limits.buckets.lock().unwrap().len() <= BUCKETS);
+    }
+
+    #[test]
+    fn many_addresses_do_not_refill_the_bucket_of_one() {
+        let (limits, now) = (Limits::default(), Instant::now());
+        let at = |n: usize| Who::stranger(IpAddr::from([10, (n >> 16) as u8, (n >> 8) as u8, n as u8]));
+        while limits.take_at(at(0), now).is_ok() {}
+        for n in 1..BUCKETS * 3 {
+            limits.take_at(at(n), now).unwrap();
+        }
+        assert!(limits.take_at(at(0), now).is_err());
         assert!(limits.buckets.lock().unwrap().len() <= BUCKETS);
     }
 }

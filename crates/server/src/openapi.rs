@@ -55,10 +55,10 @@ impl Route {
     }
 
     /// What it may answer beside success: of every route, of every route like it, of this one.
-    fn refusals(&self) -> Vec<u16> {
+    pub(crate) fn refusals(&self) -> Vec<u16> {
         let names_something = self.path.contains("{id}") || self.path.contains('{') && self.method != "put";
-        let mut all = vec![400, 401, 429];
-        all.extend((self.scope != "read").then_some(403));
+        // A token of a job's steps may not read anything else.
+        let mut all = vec![400, 401, 403, 429];
         all.extend(names_something.then_some(404));
         all.extend((!self.body.is_empty() || self.method == "post").then_some([408, 413]).into_iter().flatten());
         all.extend(self.has_json_body().then_some(415));
@@ -79,6 +79,7 @@ impl Route {
     StdinBody,
     DryRun,
     AgentsPlan,
+    AgentsMachinePlan,
     Plan,
     PoolPlan,
     FilesPlan,
@@ -391,7 +392,7 @@ fn parameters(route: &Route) -> Vec<Value> {
         all.push(json!({ "name": "Idempotency-Key", "in": "header", "schema": schema }));
     }
     if route.answer == "Stream" || route.item == "EventView" {
-        all.push(json!({ "name": "Last-Event-ID", "in": "header", "schema": bounds::last_event_id(route.answer) }));
+        all.push(bounds::last_event_id(route.answer));
     }
     all
 }

@@ -4,7 +4,10 @@ use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use engine::Key;
-use model::spec::{Resources, show_cpu, show_memory};
+use model::host::NotTaken;
+use model::offer::Passed;
+use model::refused::Unfit;
+use model::spec::{Gpu, Resources, show_cpu, show_memory};
 use model::{Failure, Refused, Trouble, TroubleKind};
 use serde_json::{Value, json};
 
@@ -91,11 +94,10 @@ impl From<Refused> for Problem {
                 StatusCode::CONFLICT
             }
             Refused::Unaffordable { .. } | Refused::BudgetSpent { .. } => StatusCode::PAYMENT_REQUIRED,
-            Refused::Invalid { .. } => StatusCode::BAD_REQUEST,
-            Refused::KeyReused
-            | Refused::DoesNotFit { .. }
-            | Refused::NoSandbox { .. }
-            | Refused::InvalidPlan { .. } => StatusCode::UNPROCESSABLE_ENTITY,
+            Refused::Invalid { .. } | Refused::Unasked { .. } => StatusCode::BAD_REQUEST,
+            Refused::KeyReused | Refused::DoesNotFit(_) | Refused::NoSandbox { .. } | Refused::InvalidPlan { .. } => {
+                StatusCode::UNPROCESSABLE_ENTITY
+            }
             Refused::Unauthorized { .. } => StatusCode::UNAUTHORIZED,
             Refused::Forbidden { .. } => StatusCode::FORBIDDEN,
             Refused::TooLarge { .. } => StatusCode::PAYLOAD_TOO_LARGE,
@@ -116,7 +118,7 @@ impl From<Refused> for Problem {
             Refused::Unaffordable { .. } => {
                 problem.fix = Some("add credits (repl credits add AMOUNT) or lower --budget".into())
             }
-            Refused::DoesNotFit { asked, largest, .. } => problem.fix = Some(fitting(asked, largest).into()),
+            Refused::DoesNotFit(unfit) => problem.fix = Some(fitting(unfit).into()),
             Refused::NoSandbox { .. } => {
                 problem.fix = Some(
                     "install bubblewrap there (apt install bubblewrap; `repl doctor` says what is missing), or do without: \
@@ -124,6 +126,7 @@ impl From<Refused> for Problem {
                         .into(),
                 )
             }
+            Refused::Unasked { provider } => problem.fix = Some(format!("if you mean it: --provider {provider}").into()),
             Refused::BudgetSpent { .. } => problem.fix = Some("submit it again with a larger --budget".into()),
             Refused::Forbidden { scope, .. } => {
                 let fix = format!(
@@ -142,15 +145,61 @@ impl From<Refused> for Problem {
     }
 }
 
+/// What can be asked for instead, in the words of the command line or of a plan.
+fn fitting(unfit: &Unfit) -> String {
+    let said = |key: &str, value: &str| match unfit.at {
+        Some(_) => format!("`{key}: {value}`"),
+        None if key == "disk" => format!("resources.disk {value}"),
+        None => format!("--{key} {value}"),
+    };
+    let gpus = |models: Vec<String>| {
+        let gpus: Vec<String> = models.iter().map(|model| said("gpu", model)).collect();
+        match unfit.at {
+            _ if !gpus.is_empty() => format!("ask for {}", gpus.join(" or ")),
+            Some(_) => "leave out its `gpu`".to_owned(),
+            None => "leave out --gpu".to_owned(),
+        }
+    };
+    let less = match &unfit.why {
+        Passed::TooLarge { largest } => at_most(&unfit.asked, largest, said),
+        Passed::NoSuchGpu { gpus: models } => gpus(models.iter().map(Gpu::to_string).collect()),
+        Passed::NoHost { hosts } => of_hosts(hosts, gpus(Vec::new()), |largest| at_most(&unfit.asked, largest, said)),
+        _ => "ask for less".to_owned(),
+    };
+    let another = match (unfit.others.as_slice(), &unfit.at) {
+        ([], _) => "add a provider that has it (repl provider add)".to_owned(),
+        (names, Some(_)) => format!("choose `provider: {}`", names.join("` or `provider: ")),
+        (names, None) => format!("choose --provider {}", names.join(" or --provider ")),
+    };
+    format!("{less}, or {another}")
+}
+
+/// Hosts call their GPUs by names that `--gpu` takes only parts of, so the names are left to the refusal itself.
+fn of_hosts(hosts: &[(String, NotTaken)], without_gpu: String, at_most: impl Fn(&Resources) -> String) -> String {
+    let (mut sizes, mut has_gpus) = (Vec::new(), false);
+    for (_, why) in hosts {
+        match why {
+            NotTaken::TooSmall { has } => sizes.push(has),
+            NotTaken::OtherGpus { has } => has_gpus |= !has.is_empty(),
+            _ => {}
+        }
+    }
+    match sizes.iter().max_by_key(|size| (size.cpu_milli, size.memory_bytes)) {
+        Some(largest) if sizes.len() == hosts.len() => at_most(largest),
+        None if !has_gpus => without_gpu,
+        _ => "ask for what one of its hosts has".to_owned(),
+    }
+}
+
 /// The most that can be asked for, of what was asked too much.
-fn fitting(asked: &Resources, largest: &Resources) -> String {
+fn at_most(asked: &Resources, largest: &Resources, said: impl Fn(&str, &str) -> String) -> String {
     let more =
         |asked: Option<i64>, largest: Option<i64>| largest.filter(|largest| asked.is_some_and(|it| it > *largest));
-    let cpu = more(asked.cpu_milli, largest.cpu_milli).map(|milli| format!("--cpu {}", show_cpu(milli)));
-    let memory = more(asked.memory_bytes, largest.memory_bytes).map(|bytes| format!("--memory {}", show_memory(bytes)));
-    let disk = more(asked.disk_bytes, largest.disk_bytes).map(|bytes| format!("resources.disk {}", show_memory(bytes)));
+    let cpu = more(asked.cpu_milli, largest.cpu_milli).map(|milli| said("cpu", &show_cpu(milli)));
+    let memory = more(asked.memory_bytes, largest.memory_bytes).map(|bytes| said("memory", &show_memory(bytes)));
+    let disk = more(asked.disk_bytes, largest.disk_bytes).map(|bytes| said("disk", &show_memory(bytes)));
     let most: Vec<String> = cpu.into_iter().chain(memory).chain(disk).collect();
-    format!("ask for at most {}, or choose another --provider", most.join(" "))
+    format!("ask for at most {}", most.join(" "))
 }
 
 impl From<Trouble> for Problem {
@@ -238,5 +287,59 @@ impl IntoResponse for Problem {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds.max(1)));
         }
         response
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_there_is_refused_with_what_can_be_asked_for() {
+        let gpu = |text: &str| Gpu::parse(text).unwrap();
+        let size = |cores: i64, gib: i64| Resources {
+            cpu_milli: Some(cores * 1000),
+            memory_bytes: Some(gib << 30),
+            ..Resources::default()
+        };
+        let host = |why: NotTaken| vec![("a".to_owned(), why)];
+        let asked = Resources { gpu: Some(gpu("h100:9")), ..size(64, 2) };
+        let add = "or add a provider that has it (repl provider add)";
+        let table = [
+            (Passed::TooLarge { largest: size(4, 8) }, "ask for at most --cpu 4", "ask for at most `cpu: 4`"),
+            (Passed::NoSuchGpu { gpus: vec![] }, "leave out --gpu", "leave out its `gpu`"),
+            (
+                Passed::NoSuchGpu { gpus: vec![gpu("a100:2"), gpu("t4")] },
+                "ask for --gpu a100:2 or --gpu t4:1",
+                "ask for `gpu: a100:2` or `gpu: t4:1`",
+            ),
+            (
+                Passed::NoHost { hosts: host(NotTaken::TooSmall { has: size(4, 8) }) },
+                "ask for at most --cpu 4",
+                "ask for at most `cpu: 4`",
+            ),
+            (
+                Passed::NoHost { hosts: host(NotTaken::OtherGpus { has: vec![] }) },
+                "leave out --gpu",
+                "leave out its `gpu`",
+            ),
+            (
+                Passed::NoHost { hosts: host(NotTaken::OtherGpus { has: vec!["NVIDIA A100".into()] }) },
+                "ask for what one of its hosts has",
+                "ask for what one of its hosts has",
+            ),
+        ];
+        for (why, flags, keys) in table {
+            for (at, less) in [(None, flags), (Some("agents.build".to_owned()), keys)] {
+                let unfit = Unfit { at, asked: asked.clone(), place: "lab".into(), why: why.clone(), others: vec![] };
+                assert_eq!(fitting(&unfit), format!("{less}, {add}"));
+                let others = vec!["cloud".to_owned(), "big".to_owned()];
+                let another = match unfit.at {
+                    Some(_) => "choose `provider: cloud` or `provider: big`",
+                    None => "choose --provider cloud or --provider big",
+                };
+                assert_eq!(fitting(&Unfit { others, ..unfit }), format!("{less}, or {another}"));
+            }
+        }
     }
 }

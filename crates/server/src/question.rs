@@ -18,6 +18,9 @@ use wire::api::{ApproveBody, Page, QuestionDetailView, QuestionView, RejectBody,
 /// Characters of a note.
 pub(crate) const MAX_NOTE: usize = 4_000;
 
+/// Of the words of `order` the first holds where none is given.
+pub(crate) const ORDERS: [&str; 2] = ["newest", "oldest"];
+
 #[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
 #[serde(default)]
 #[into_params(parameter_in = Query)]
@@ -66,8 +69,8 @@ async fn list(
 ) -> HandlerResult<Json<Page<QuestionView>>> {
     let paging = Paging { limit: filter.limit, cursor: filter.cursor };
     let oldest_first = match filter.order.as_deref() {
-        None | Some("newest") => false,
-        Some("oldest") => true,
+        None => false,
+        Some(word) if ORDERS.contains(&word) => word == ORDERS[1],
         Some(other) => return Err(Refused::invalid("order", format!("`{other}` is neither newest nor oldest")).into()),
     };
     let (limit, now) = (paging.limit()?, Timestamp(now_ms()));

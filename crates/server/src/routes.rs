@@ -119,7 +119,7 @@ api! {
     get "/runs/{id}/ledger" ledger::of_run, read, "Its ledger rows", => 200 Page of LedgerRow;
     get "/runs/{id}/usage" usage::of_run, read, "What it has used: tokens, turns, machine time and credits, by agent, model and step", ?Paging, => 200 RunUsageView;
     get "/runs/{id}/events" event::events, read, "Its events; a stream with `Accept: text/event-stream`", => 200 Page of EventView;
-    get "/runs/{id}/logs" log::logs, read, "Its log as a stream of frames, ended by `event: end`", ?log::Wanted, => 200 Stream of LogFrame;
+    get "/runs/{id}/logs" log::logs, read, "Its log as a stream of frames, ended by `event: end`", ?log::Wanted, => 200 Stream of LogFrame | 410;
     get "/runs/{id}/artifacts" artifact::list, read, "What it left behind", => 200 Page of ArtifactView;
     get "/runs/{id}/artifacts/{artifact}" artifact::get, read, "The bytes of one artifact", => 200 Bytes | 409 | 410;
     post "/runs/{id}/steps" step::begin, write, "Ask to do a durable step of this run", BeginStep => 200 StepAnswer;
@@ -135,7 +135,7 @@ api! {
     post "/runs/{id}/stop" run::cancel, write, "The same as cancel", ActionBody => 200 RunView;
     post "/runs/{id}/pause" run::pause, write, "Freeze what runs; nothing new starts", ActionBody => 200 RunView;
     post "/runs/{id}/resume" run::resume, write, "Let a paused run go on", ActionBody => 200 RunView | 402;
-    post "/runs/{id}/retry" run::retry, write, "Open the next attempt of a failed run", ActionBody => 200 RunView | 402;
+    post "/runs/{id}/retry" run::retry, write, "Open the next attempt of a failed run", ActionBody => 200 RunView | 402 | 410;
     get "/escalations" question::escalations, read, "Tickets about steps: open ones, or `all`, in either `order`", ?question::Filter, => 200 Page of QuestionView;
     get "/escalations/{id}" question::escalation, read, "One ticket with what is known of its step", => 200 QuestionDetailView;
     post "/escalations/{id}/resolve" question::resolve, approve, "Decide what becomes of the step", ResolveBody => 200 QuestionDetailView;
@@ -159,7 +159,7 @@ api! {
     get "/workflows" workflow::list, read, "Workflows, newest first", => 200 Page of WorkflowView;
     get "/workflows/{id}" workflow::show, read, "One workflow with its nodes", => 200 WorkflowView;
     post "/workflows/{id}/cancel" workflow::cancel, write, "Cancel what it does", CancelBody => 200 WorkflowView;
-    post "/workflows/{id}/retry" workflow::retry, write, "A new workflow with the same input", => 200 WorkflowView;
+    post "/workflows/{id}/retry" workflow::retry, write, "A new workflow with the same input", => 200 WorkflowView | 410;
     get "/manifests" manifest::list, read, "Manifests, newest first", => 200 Page of ManifestView;
     get "/manifests/{id}" manifest::show, read, "One manifest with what it owns", => 200 ManifestView;
     post "/allocations/{id}/snapshot" snapshot::create, write, "Keep the folder of a slot as a snapshot", => 201 SnapshotView;
@@ -167,7 +167,7 @@ api! {
     get "/snapshots/{id}" snapshot::show, read, "One snapshot", => 200 SnapshotView;
     get "/cache" cache::list, read, "Results of cached runs that are kept, newest first", => 200 Page of PinView;
     get "/cache/why/{id}" cache::why, read, "What a cached run or a call differs in from the one before it", => 200 CacheWhy | 409;
-    post "/cache/invalidate" cache::invalidate, write, "Let results answer no run any more", Invalidate => 200 Invalidated | 409 | 410;
+    post "/cache/invalidate" cache::invalidate, write, "Let results answer no run any more", Invalidate => 200 Invalidated | 404 | 409 | 410;
     post "/cache/gc" cache::collect, write, "Delete results that answered no run for long, and what nothing needs", CollectGarbage => 200 GarbageCollected;
     post "/cache/rebuild" cache::rebuild, write, "Make the rows of pins again from the index, which is the authority", => 200 PinsRebuilt;
     get "/backtrack/{value}" cache::backtrack, read, "Where a result came from: a run, or the first digits of an exec or key", => 200 Backtrack | 410;
@@ -178,10 +178,10 @@ api! {
     get "/dag/refs" dag::refs, read, "Refs of calls: heads, indexes, and what heads of remotes were", ?dag::Filter, => 200 Page of RefView;
     put "/dag/refs" dag::set, write, "Move a head, or what a remote's head was, if it is where it is expected", SetRef => 200 RefView | 404 | 409 | 410;
     delete "/dag/refs" dag::delete, write, "Delete a head, or what a remote's head was", ?dag::Gone, => 204 | 404 | 409;
-    get "/dag/log" dag::log, read, "Commits from one on, children before parents", ?dag::Log, => 200 Page of CommitView | 404 | 410;
-    get "/dag/object" dag::show, read, "One object by its first digits, or what a ref points to", ?dag::Named, => 200 ObjectView | 404 | 410;
+    get "/dag/log" dag::log, read, "Commits from one on, children before parents", ?dag::Log, => 200 Page of CommitView | 404 | 410 | 413;
+    get "/dag/object" dag::show, read, "One object by its first digits, or what a ref points to", ?dag::Named, => 200 ObjectView | 404 | 410 | 413;
     get "/dag/indexes" dag::indexes, read, "Where results of calls are pinned, by project", => 200 Page of IndexView;
-    get "/dag/records" dag::below, read, "All records below a commit, children before parents", ?dag::Below, => 200 Bytes | 404 | 410;
+    get "/dag/records" dag::below, read, "All records below a commit, children before parents", ?dag::Below, => 200 Bytes | 404 | 410 | 413;
     put "/dag/records" dag::put, write, "Send records of calls; nothing leads to them before a ref is set", Bytes => 204;
     delete "/snapshots/{id}" snapshot::delete, write, "Delete a snapshot; runs that started from it keep their files", => 204;
     get "/orphans" orphan::list, read, "What providers list and no row knows, newest first", ?orphan::Filter, => 200 Page of OrphanView;

@@ -60,8 +60,8 @@ pub(crate) async fn submit(
     let mut submission = if submit::is_of_agents(&asked.value) {
         let asked = agents::submission(&state.engine.context, writer.org(), asked.value)?;
         if dry_run {
-            let available = state.engine.check_agents(&asked.submission).await?;
-            return Ok(Json(agents::dry_run(&asked, available)).into_response());
+            let (available, machines) = state.engine.check_agents(&asked.submission).await?;
+            return Ok(Json(agents::dry_run(&asked, available, &machines)).into_response());
         }
         asked.submission
     } else {
@@ -165,6 +165,9 @@ pub(crate) async fn list(
     let (status, now) = (filter.status.as_deref().map(status).transpose()?, Timestamp(now_ms()));
     let show = |p: &RunSnapshot| view::run(p, now);
     if let Some(name) = filter.name {
+        if filter.q.is_some() {
+            return Err(Refused::invalid("q", "give either `name` or `q`, not both").into());
+        }
         let named = state.engine.run_by_name(reader.org(), name).await?;
         let kept = named.filter(|p| status.is_none_or(|wanted| wanted == p.run.status));
         return Ok(Json(Page { data: kept.iter().map(show).collect(), next_cursor: None }));

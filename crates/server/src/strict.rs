@@ -95,6 +95,13 @@ async fn an_unknown_field_finds_its_neighbour() {
             "`max_attempts`",
         ),
         (json!({ "commands": ["a"], "zzz": 1 }), "zzz", "known: "),
+        // Words that share letters with a field and mean something else.
+        (json!({ "commands": ["a"], "memory": 1 }), "memory", "known: "),
+        (json!({ "commands": ["a"], "image": "x" }), "image", "known: "),
+        (json!({ "commands": ["a"], "script": "x" }), "script", "known: "),
+        (json!({ "commands": ["a"], "ports": [1] }), "ports", "known: "),
+        (json!({ "commands": ["a"], "user": "x" }), "user", "known: "),
+        (json!({ "commands": ["a"], "top": 1 }), "top", "known: "),
     ];
     for (body, field, fix) in table {
         let got = world.submit(&world.admin, body.clone()).await;
@@ -237,7 +244,7 @@ async fn a_filtered_page_is_full_or_the_last() {
     // Instances that are terminated are passed over, not counted.
     world.submit(&world.admin, json!({ "commands": ["true"], "start": true })).await;
     let all = pages(&world, "/instances?all=true&", 1).await.len();
-    assert!(all > 0 && pages(&world, "/instances?state=no-such&", 1).await.is_empty());
+    assert!(all > 0 && pages(&world, "/instances?state=terminate:lost&", 1).await.is_empty());
 }
 
 #[tokio::test]
@@ -260,6 +267,45 @@ async fn a_bad_last_event_id_is_refused_alike_everywhere() {
     for (path, id) in [("events", "3"), ("events", ""), ("logs", "job_1:0,job_2:17"), ("logs", "")] {
         let got = ask(&world, "get", &format!("/api/v1/runs/{run}/{path}"), &[stream, ("last-event-id", id)], "").await;
         assert_eq!(got.status, StatusCode::OK, "{path} {id}: {}", got.body);
+    }
+    // The same header of logs that name their places otherwise.
+    let wait = json!({ "name": "s", "wait": "1h" });
+    let plan = json!({ "type": "agents", "agents": [{ "tasks": [{ "steps": [wait] }] }] });
+    let of_agents = json!({ "type": "agents", "plan": plan, "start": true });
+    let cached = json!({ "commands": ["true"], "cache": true, "start": true });
+    for (body, good, bad) in
+        [(of_agents, &["17", ""][..], "job_1:0"), (cached, &["17", "job_1:0,job_2:17", ""], "17:0")]
+    {
+        let run = world.submit(&world.admin, body).await.body["id"].clone();
+        let path = format!("/api/v1/runs/{}/logs", run.as_str().unwrap());
+        for id in ["nonsense", "-1", "1:2:3", "job_1:-5", "job_1:x", bad] {
+            let got = ask(&world, "get", &path, &[stream, ("last-event-id", id)], "").await;
+            assert_eq!(got.status, StatusCode::BAD_REQUEST, "{path} {id}: {}", got.body);
+            assert!(got.body["detail"].as_str().unwrap().starts_with("Last-Event-ID: "), "{}", got.body);
+        }
+        for id in good {
+            let got = ask(&world, "get", &path, &[stream, ("last-event-id", id)], "").await;
+            assert_eq!(got.status, StatusCode::OK, "{path} {id}: {}", got.body);
+        }
+    }
+}
+
+#[tokio::test]
+async fn filters_that_can_match_nothing_are_refused() {
+    let world = World::new(true).await;
+    for (query, field) in [
+        ("runs?status=bogus", "status"),
+        ("runs?name=a&q=b", "q"),
+        ("instances?state=no-such", "state"),
+        ("approvals?order=x", "order"),
+    ] {
+        let got = ask(&world, "get", &format!("/api/v1/{query}"), &[], "").await;
+        assert_eq!(got.status, StatusCode::BAD_REQUEST, "{query}: {}", got.body);
+        assert!(got.body["detail"].as_str().unwrap().starts_with(&format!("{field}: ")), "{}", got.body);
+    }
+    for state in ["", "launch", "launch-run:", "launch-run:running", "terminate:lost"] {
+        let got = ask(&world, "get", &format!("/api/v1/instances?state={state}"), &[], "").await;
+        assert_eq!(got.status, StatusCode::OK, "{state}: {}", got.body);
     }
 }
 

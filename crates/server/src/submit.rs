@@ -32,6 +32,11 @@ pub(crate) fn submission(
     }
     let resources = resources(&body)?;
     let providers = providers(&body)?;
+    for name in &body.unasked {
+        if state.provider(name)?.capabilities().bills {
+            return Err(Refused::Unasked { provider: name.clone() });
+        }
+    }
     let (region, spot) = (body.region.as_deref(), body.spot);
     let sandboxed = body.sandbox.as_ref().map(sandbox).transpose()?;
     let wants_sandbox = sandboxed.as_ref().is_some_and(Option::is_some);
@@ -241,6 +246,51 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn what_bills_is_refused_if_only_a_file_of_somebody_else_names_it() {
+        use engine::adapters::fake::{FakeProvider, FakeSettings, Fate};
+        let world = World::new(true).await;
+        let mut settings = FakeSettings { name: "paid".into(), ..FakeSettings::default() };
+        settings.capabilities.bills = true;
+        let paid = FakeProvider::new(settings, Box::new(|_, _| Fate::Obey));
+        world.engine.context.providers.insert("paid".into(), engine::Listing::of(std::sync::Arc::new(paid)));
+        for (unasked, status) in [(json!([]), 200), (json!(["paid"]), 400), (json!(["local"]), 200)] {
+            let body = json!({ "commands": ["true"], "provider": "paid", "unasked": unasked, "dry_run": true });
+            let got = world.submit(&world.admin, body).await;
+            assert_eq!(got.status.as_u16(), status, "{unasked}: {}", got.body);
+            if status == 400 {
+                assert_eq!(
+                    (&got.body["code"], &got.body["fix"]),
+                    (&json!("provider_not_asked_for"), &json!("if you mean it: --provider paid"))
+                );
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_of_agents_says_which_machines_they_would_get() {
+        let world = World::new(true).await;
+        let task = json!({ "steps": [{ "name": "make", "command": "make" }] });
+        let page = json!({ "steps": [{ "name": "page", "http": { "url": "https://x.example/" } }] });
+        let agents = json!([
+            { "name": "one", "tasks": [task] },
+            { "name": "two", "tasks": [task] },
+            { "name": "small", "resources": { "memory": "64MB" }, "tasks": [task] },
+            { "name": "none", "tasks": [page] },
+        ]);
+        let body = json!({ "type": "agents", "plan": { "type": "agents", "agents": agents }, "dry_run": true });
+        let got = world.submit(&world.admin, body).await;
+        assert_eq!(got.status, StatusCode::OK, "{}", got.body);
+        let machines = got.body["machines"].as_array().unwrap();
+        let of: Vec<&serde_json::Value> = machines.iter().map(|it| &it["agents"]).collect();
+        assert_eq!(of, [&json!(["one", "two"]), &json!(["small"])], "{}", got.body);
+        let first = &machines[0];
+        assert_eq!((&first["provider"], &first["placement"]), (&json!("local"), &json!("start_machine")));
+        assert_eq!((&first["pool"]["max_instances"], &first["warm"]), (&json!(1), &json!(false)));
+        assert_eq!(machines[1]["limits"]["memory_bytes"], 64 << 20);
+        assert!(first["price_per_hour_micro"].is_i64());
+    }
+
+    #[tokio::test]
     async fn what_fits_no_machine_is_unprocessable_and_says_what_does() {
         let world = World::new(true).await;
         let table = [
@@ -257,6 +307,24 @@ mod tests {
                 assert!(fix.starts_with(&format!("ask for at most {most}")), "{fix}");
                 assert!(got.body["detail"].as_str().unwrap().contains("the largest machine of local has "));
             }
+        }
+        let commands = json!({ "name": "t", "steps": [{ "name": "s", "command": "true" }] });
+        let agent = json!({ "name": "build", "resources": { "gpu": "h100:9" }, "tasks": [commands] });
+        let table = [
+            (json!({ "commands": ["true"], "resources": { "gpu": "h100:9" } }), "", "leave out --gpu"),
+            (
+                json!({ "type": "agents", "plan": { "type": "agents", "agents": [agent] } }),
+                "agents.build: ",
+                "leave out its `gpu`",
+            ),
+        ];
+        for (mut body, at, less) in table {
+            body["start"] = true.into();
+            let got = world.submit(&world.admin, body).await;
+            assert_eq!((got.status.as_u16(), got.body["code"].as_str()), (422, Some("does_not_fit")), "{}", got.body);
+            let detail = format!("{at}asked for 9 × h100, and local has no such machine: it has no GPUs");
+            assert_eq!(got.body["detail"], detail);
+            assert_eq!(got.body["fix"], format!("{less}, or add a provider that has it (repl provider add)"));
         }
         let runs = world.ask("get", "/api/v1/runs?all=true", Some(&world.admin), &[], "").await;
         assert_eq!(runs.body["data"], json!([]), "nothing was created");

@@ -113,6 +113,7 @@ pub fn finalise(tx: &mut Tx, (run, id): (RunId, ArtifactId), size: i64, hash: &s
 
 /// The run's attempt has ended: uploads that did not get through are marked failed, and their bytes are free again.
 pub fn give_up(tx: &mut Tx, run: RunId) -> Result<(), Failure> {
+    tx.post(&FREE, args![run])?;
     tx.post(&GIVE_UP, args![run])
 }
 
@@ -184,8 +185,8 @@ fn read(row: &Row) -> Result<Artifact, Failure> {
 }
 
 pub(crate) const ALL: &[&Sql] = &[
-    &ANNOUNCE, &SHARE, &BY_PATH, &FINALISE, &GIVE_UP, &LEASE, &DATE, &FIND, &OF_RUN, &RESERVE, &RESERVED, &UPLOADING,
-    &UNOWNED, &EXPIRED, &DELETED,
+    &ANNOUNCE, &SHARE, &BY_PATH, &FINALISE, &FREE, &GIVE_UP, &LEASE, &DATE, &FIND, &OF_RUN, &RESERVE, &RESERVED,
+    &UPLOADING, &UNOWNED, &EXPIRED, &DELETED,
 ];
 
 const ANNOUNCE: Sql = Sql::new(
@@ -206,6 +207,12 @@ const BY_PATH: Sql = Sql::new(
 );
 const FINALISE: Sql =
     Sql::new("UPDATE artifacts SET state = 'final', size = $2, hash = $3 WHERE id = $1 AND state = 'uploading'");
+/// The run's lock is held, so no upload is announced between this and the next statement.
+const FREE: Sql = Sql::new(
+    "UPDATE artifact_totals
+            SET bytes = bytes - (SELECT coalesce(sum(size), 0) FROM artifacts WHERE run_id = $1 AND state = 'uploading')
+          WHERE run_id = $1",
+);
 const GIVE_UP: Sql =
     Sql::new("UPDATE artifacts SET state = 'failed', size = 0 WHERE run_id = $1 AND state = 'uploading'");
 const LEASE: Sql = Sql::new(

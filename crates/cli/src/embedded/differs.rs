@@ -1,15 +1,24 @@
 //! What a running control plane was started with, beside what this command was given: settings that need a restart are said,
-//! never silently ignored. Compares only what was given here; a command that says nothing agrees with everything.
+//! never silently ignored. What was taken out of a settings file is a difference. A variable of the environment that is missing is none:
+//! it may have been set for the one command that started the control plane.
 
 use super::Holder;
 use super::Orders;
-use crate::settings::Settings;
+use crate::settings::{PROJECT_FILE, Settings};
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::sync::Once;
 
-/// Of the environment, what runners of a control plane are started with.
+/// Of the environment, what a control plane takes over and this module shows.
 const CONTAINMENT: &str = "REPL_CONTAINMENT";
+const RUNNER_BINARY: &str = "REPL_RUNNER_BINARY";
+/// What it takes over and may be secret: only that it differs is shown. `SSH_AUTH_SOCK` is not compared, because each terminal has
+/// another one; `repl doctor` says when the control plane's is gone.
+const HIDDEN: [&str; 2] = ["OPENAI_", "OTEL_"];
+/// Names that no setting has: the user's own files that were read, and the words of [`given`] that stood in them.
+const FILES: &str = "(files)";
+const WORDS: &str = "(words of files)";
 
 /// Everything that was decided at the start, by name. Defaults are filled in, so that saying one of them is no difference.
 pub fn effective(orders: &Orders) -> BTreeMap<String, String> {
@@ -22,9 +31,20 @@ pub fn effective(orders: &Orders) -> BTreeMap<String, String> {
     all.extend(orders.listen.clone().map(|listen| ("listen".to_owned(), listen)));
     all.extend(orders.public_url.clone().map(|url| ("public_url".to_owned(), url)));
     all.extend(named_files([&orders.tls_cert, &orders.tls_key, &orders.ca_cert]));
-    all.extend(containment().map(|choice| (CONTAINMENT.to_owned(), choice)));
+    all.extend(inherited(std::env::vars_os()));
     all.extend(understood(&orders.tables));
+    all.insert(FILES.to_owned(), lines(own(&orders.files).map(|path| path.display().to_string())));
+    all.insert(WORDS.to_owned(), lines(orders.in_files.iter().cloned()));
     all
+}
+
+fn lines(all: impl Iterator<Item = String>) -> String {
+    all.collect::<Vec<_>>().join("\n")
+}
+
+/// A project's file says nothing of a control plane.
+fn own(files: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
+    files.iter().filter(|path| path.file_name().is_none_or(|name| name != PROJECT_FILE))
 }
 
 /// The tables of a settings file, with all defaults, as a control plane reads them.
@@ -41,7 +61,12 @@ fn understood(tables: &toml::Table) -> BTreeMap<String, String> {
 /// One line, once: which settings of this command wait for a restart.
 pub fn tell(settings: &Settings, holder: &Holder) {
     static ONCE: Once = Once::new();
-    let differences = differences(&given(settings), &holder.settings);
+    let given = given(settings);
+    let mut differences = differences(&given, &holder.settings);
+    // Another version may have other defaults.
+    if holder.version == env!("CARGO_PKG_VERSION") {
+        differences.extend(taken_away(&given, &understood(&settings.tables), &settings.files, &holder.settings));
+    }
     if !differences.is_empty() {
         ONCE.call_once(|| {
             eprintln!("repl: takes effect after `repl control stop`: {}", differences.join(", "));
@@ -60,9 +85,35 @@ fn given(settings: &Settings) -> BTreeMap<String, String> {
     all.extend(words.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value.clone()?))));
     all.extend(settings.database.as_ref().map(|url| ("database".to_owned(), without_password(url))));
     all.extend(named_files([&settings.tls_cert, &settings.tls_key, &settings.ca_cert]));
-    all.extend(containment().map(|choice| (CONTAINMENT.to_owned(), choice)));
+    all.extend(inherited(std::env::vars_os()));
     all.extend(written(&settings.tables));
     all
+}
+
+/// Settings of the running control plane that stood in files and stand there no longer. `tables` has all defaults. A command that reads
+/// other files than the one that started the control plane knows nothing of them.
+fn taken_away(
+    given: &BTreeMap<String, String>,
+    tables: &BTreeMap<String, String>,
+    files: &[PathBuf],
+    now: &BTreeMap<String, String>,
+) -> Vec<String> {
+    let Some(read) = now.get(FILES) else { return Vec::new() };
+    let is_known = |path: &str| files.iter().any(|own| own == Path::new(path)) || !Path::new(path).exists();
+    if !read.lines().all(is_known) {
+        return Vec::new();
+    }
+    let words = now.get(WORDS).map_or("", String::as_str);
+    let is_word = |name: &str| words.lines().any(|word| word == name);
+    let missing = now.iter().filter(|(name, _)| !given.contains_key(*name));
+    let missing = missing.filter_map(|(name, value)| match name.contains('.') {
+        true if tables.get(name) != Some(value) => Some((name, value, tables.get(name))),
+        false if is_word(name) => Some((name, value, None)),
+        _ => None,
+    });
+    missing
+        .map(|(name, value, instead)| format!("{name} = {} (now: {value})", instead.map_or("not set", String::as_str)))
+        .collect()
 }
 
 /// Files of TLS by their setting. A changed file is read again without a restart, another name is not.
@@ -97,8 +148,18 @@ fn differences(given: &BTreeMap<String, String>, now: &BTreeMap<String, String>)
         .collect()
 }
 
-fn containment() -> Option<String> {
-    std::env::var(CONTAINMENT).ok().filter(|choice| !choice.is_empty())
+/// Variables that a control plane takes over from the command that starts it, as far as they decide what it does.
+fn inherited(variables: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<String, String> {
+    let shown = |(name, value): (OsString, OsString)| {
+        let (name, value) = (name.into_string().ok()?, value.into_string().ok().filter(|value| !value.is_empty())?);
+        let is_hidden = HIDDEN.iter().any(|family| name.starts_with(family));
+        match name.as_str() {
+            CONTAINMENT | RUNNER_BINARY => Some((name, value)),
+            _ if is_hidden => Some((name, format!("hidden, {}", &blake3::hash(value.as_bytes()).to_hex()[..8]))),
+            _ => None,
+        }
+    };
+    variables.filter_map(shown).collect()
 }
 
 fn flatten(at: &str, value: &serde_json::Value, all: &mut BTreeMap<String, String>) {
@@ -142,7 +203,8 @@ mod tests {
             ca_cert: None,
             public_url: None,
             tables: "[prices]\nlocal = '0.5'".parse().unwrap(),
-            files: Vec::new(),
+            files: vec![PathBuf::from("/"), PathBuf::from("/work/repl.toml")],
+            in_files: vec!["tls_cert".into()],
             restored: false,
         };
         let now = effective(&started);
@@ -162,6 +224,44 @@ mod tests {
         assert_eq!(check(&[("ca_cert", "/h/ca.pem")]), ["ca_cert = /h/ca.pem (now: not set)"]);
         let unknown = BTreeMap::new();
         assert!(differences(&now, &unknown).is_empty(), "started by a version that wrote nothing down");
+    }
+
+    #[test]
+    fn what_was_taken_out_of_a_file_is_named() {
+        let map = |all: &[(&str, &str)]| -> BTreeMap<String, String> {
+            all.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+        };
+        let tables = |text: &str| understood(&text.parse().unwrap());
+        let mut now = tables("[prices]\nlocal = '0.5'\nother = '2'");
+        now.extend(map(&[("listen", "a:1"), ("log", "debug"), (FILES, "/\n/gone/config.toml"), (WORDS, "listen")]));
+        let check = |given: &[(&str, &str)], text: &str, files: &[&str]| {
+            let files: Vec<PathBuf> = files.iter().map(PathBuf::from).collect();
+            taken_away(&map(given), &tables(text), &files, &now)
+        };
+        let whole = "[prices]\nlocal = '0.5'\nother = '2'";
+        assert_eq!(check(&[("listen", "a:1")], whole, &["/"]), [""; 0]);
+        assert_eq!(check(&[("listen", "a:2")], whole, &["/"]), [""; 0], "another value is told as one that was given");
+        assert_eq!(check(&[], whole, &["/"]), ["listen = not set (now: a:1)"], "`log` was said by the environment");
+        let gone = check(&[("listen", "a:1")], "[prices]\nlocal = '0.5'", &["/"]);
+        assert_eq!(gone, ["prices.other = not set (now: 2)"]);
+        assert_eq!(
+            check(&[], "", &["/elsewhere"]),
+            [""; 0],
+            "it was started with a file that this command does not read"
+        );
+    }
+
+    #[test]
+    fn of_the_environment_what_may_be_secret_is_only_compared() {
+        let read = |name: &str, value: &str| inherited([(name.into(), value.into())].into_iter());
+        let (one, other) = (read("OPENAI_API_KEY", "sk-one"), read("OPENAI_API_KEY", "sk-other"));
+        let said = differences(&one, &other).concat();
+        assert!(said.starts_with("OPENAI_API_KEY = hidden, ") && !said.contains("sk-"), "{said}");
+        assert_eq!(differences(&one, &one), [""; 0]);
+        assert_eq!(read("REPL_RUNNER_BINARY", "/r")["REPL_RUNNER_BINARY"], "/r");
+        for (name, value) in [("SSH_AUTH_SOCK", "/s"), ("PATH", "/bin"), ("OPENAI_MODEL", "")] {
+            assert_eq!(read(name, value), BTreeMap::new(), "{name}");
+        }
     }
 
     #[test]

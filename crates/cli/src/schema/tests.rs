@@ -189,7 +189,7 @@ fn examples(text: &str) -> Vec<String> {
     found
 }
 
-fn root() -> PathBuf {
+pub(super) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -230,17 +230,22 @@ fn the_manual_shows_the_code() {
     is_stored("docs/task.schema.json", &schema);
     is_stored("docs/agents.schema.json", &(serde_json::to_string_pretty(&plan::schema()).unwrap() + "\n"));
     let manual = std::fs::read_to_string(root().join("docs/run-files.md")).unwrap();
-    let mut expected = manual.clone();
-    for (name, text) in [("keys", table(TASK, "")), ("limits", limits())] {
+    is_stored("docs/run-files.md", &filled(&manual, &[("keys", table(TASK, "")), ("limits", limits())]));
+}
+
+/// A page with the parts in it that are made from the code.
+pub(super) fn filled(manual: &str, parts: &[(&str, String)]) -> String {
+    let mut expected = manual.to_owned();
+    for (name, text) in parts {
         let (begin, end) = (format!("<!-- {name}: made from the code -->\n"), format!("<!-- end of {name} -->"));
         let (before, rest) = expected.split_once(&begin).unwrap_or_else(|| panic!("no {begin}"));
         let (_, after) = rest.split_once(&end).unwrap_or_else(|| panic!("no {end}"));
         expected = format!("{before}{begin}{text}{end}{after}");
     }
-    is_stored("docs/run-files.md", &expected);
+    expected
 }
 
-fn is_stored(name: &str, expected: &str) {
+pub(super) fn is_stored(name: &str, expected: &str) {
     let path = root().join(name);
     if std::env::var_os("UPDATE_DOCS").is_some() {
         std::fs::write(&path, expected).unwrap();
@@ -269,7 +274,9 @@ fn table(keys: &[Key], below: &str) -> String {
 /// As the manual names it.
 fn kind(value: Value) -> String {
     match value {
-        Value::Type => "`task` or `external`".to_owned(),
+        Value::Type => {
+            "`task` or `external`; runs of `agents` have [keys of their own](agents.md#every-key)".to_owned()
+        }
         Value::Name => "name".to_owned(),
         Value::Text => "text".to_owned(),
         Value::Texts => "list of texts".to_owned(),
@@ -318,17 +325,8 @@ fn every_bound_of_a_run_has_a_row() {
     let (_, table) = own.split_once("\nfn limits() -> String {").unwrap();
     let is_word = |c: char| c.is_ascii_alphanumeric() || c == '_';
     let named: Vec<&str> = table.split(|c| !is_word(c)).collect();
-    let mut bounds = Vec::new();
-    for file in ["spec.rs", "spec/resources.rs", "tree.rs", "limits.rs"] {
-        let code = std::fs::read_to_string(root().join("crates/model/src").join(file)).unwrap();
-        for line in code.lines() {
-            let Some((_, rest)) = line.split_once("const ") else { continue };
-            let name = rest.split(|c| !is_word(c)).next().unwrap_or_default();
-            if name.starts_with("MAX_") || name.starts_with("MOST_") || name.ends_with("_BYTES") {
-                bounds.push(name.to_owned());
-            }
-        }
-    }
+    let files = ["spec.rs", "spec/resources.rs", "tree.rs", "limits.rs"];
+    let bounds = bounds_of(&files.map(|file| format!("crates/model/src/{file}")), "const ");
     assert!(bounds.len() > 15 && bounds.iter().any(|name| name == "DOCUMENT_BYTES"), "{bounds:?}");
     let silent: Vec<&String> = bounds
         .iter()
@@ -340,22 +338,41 @@ fn every_bound_of_a_run_has_a_row() {
     }
 }
 
+/// Constants of these files that are bounds by their names.
+pub(super) fn bounds_of(files: &[String], keyword: &str) -> Vec<String> {
+    let mut bounds = Vec::new();
+    for file in files {
+        for line in std::fs::read_to_string(root().join(file)).unwrap().lines() {
+            let Some((_, rest)) = line.split_once(keyword) else { continue };
+            let name = rest.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).next().unwrap_or_default();
+            if name.starts_with("MAX_") || name.starts_with("MOST_") || name.ends_with("_BYTES") {
+                bounds.push(name.to_owned());
+            }
+        }
+    }
+    bounds
+}
+
 /// With a comma between thousands.
-fn count(number: u64) -> String {
+pub(super) fn count(number: u64) -> String {
     let digits = number.to_string();
     let groups: Vec<&str> = digits.as_bytes().rchunks(3).rev().map(|it| std::str::from_utf8(it).unwrap()).collect();
     groups.join(",")
+}
+
+/// Exact where a unit would round.
+pub(super) fn in_bytes(bytes: usize) -> String {
+    match crate::show::size(bytes as i64).replace(".0 ", " ") {
+        _ if !bytes.is_multiple_of(1024) => format!("{} bytes", count(bytes as u64)),
+        text => text.replace("KB", "KiB").replace("MB", "MiB").replace("GB", "GiB"),
+    }
 }
 
 fn limits() -> String {
     use wire::model::time::show_duration;
     use wire::model::{feature, hold, recovery, spec, tree};
     let server::Config { holds, timings, limits, logs, .. } = server::Config::default();
-    // Exact where a unit would round.
-    let bytes = |bytes: usize| match crate::show::size(bytes as i64).replace(".0 ", " ") {
-        _ if !bytes.is_multiple_of(1024) => format!("{} bytes", count(bytes as u64)),
-        text => text.replace("KB", "KiB").replace("MB", "MiB").replace("GB", "GiB"),
-    };
+    let bytes = in_bytes;
     let rows: &[(&str, String, &str)] = &[
         ("commands, all together", bytes(spec::MAX_COMMAND_BYTES), ""),
         ("variables", spec::MAX_ENV.to_string(), ""),

@@ -200,9 +200,12 @@ fn a_run_gets_the_host_and_the_gpus_that_it_asks_for() {
     assert!(hosts[0]["memory_bytes"].as_i64() > Some(0) && hosts[0]["os_release"].is_string(), "{shown}");
     assert!(home.done(&["provider", "ls"]).out().contains("2 hosts up"));
     // What no host has is refused when it is submitted, and a dry run says why each other host is not taken.
-    home.run(&["--provider", "lab", "--gpu", "h100"], "true")
-        .refused(1, &["gpu", "it has other GPUs", "it has no GPUs"]);
-    home.run(&["--provider", "lab", "--cpu", "4096"], "true").refused(1, &["resources", "a machine there has"]);
+    home.run(&["--provider", "lab", "--gpu", "h100"], "true").refused(
+        1,
+        &["asked for 1 × h100", "it has other GPUs", "it has no GPUs", "ask for what one of its hosts has"],
+    );
+    home.run(&["--provider", "lab", "--cpu", "4096"], "true")
+        .refused(1, &["asked for 4096 cores", "a machine there has", "fix: ask for at most --cpu "]);
     let plan = home.json(&["run", "--dry-run", "--provider", "lab", "--gpu", "a100", "-c", "true"]);
     assert_eq!(
         (&plan["host"], &plan["other_hosts"][0]["host"]),

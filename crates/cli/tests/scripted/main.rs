@@ -288,3 +288,50 @@ fn nobody_there_and_strangers_are_told_apart() {
     assert_eq!(code, 2);
     assert!(said.starts_with("error: cannot reach the control plane"), "{said}");
 }
+
+/// A command in a shell with other privileges than the control plane would judge the wrong process.
+#[test]
+fn doctor_says_what_the_control_plane_finds_and_of_whom_it_speaks() {
+    let found = json!({"check": "limits", "state": "limited", "detail": "not enforced there", "fix": "enforce"});
+    for may in [true, false] {
+        let found = found.clone();
+        let script = Script::new(move |asked| match asked.route().as_str() {
+            "GET /readyz" => answer(200, &json!({"status": "ready"})),
+            "GET /api/v1/credits" => answer(
+                200,
+                &json!({"org": "default", "available": "1", "available_micro": 1, "reserved": "0", "reserved_micro": 0}),
+            ),
+            "GET /api/v1/doctor" if may => answer(200, &json!({"data": [found]})),
+            "GET /api/v1/doctor" => problem(403, "forbidden", "it lacks the scope admin"),
+            other => problem(404, "not_found", other),
+        });
+        let (_, stdout, stderr) = ended(repl(&script, &["doctor", "--json"]));
+        let checks: Vec<serde_json::Value> = serde_json::from_str(&stdout).expect(&stderr);
+        let detail = |name: &str| {
+            let all: Vec<&str> =
+                checks.iter().filter(|it| it["check"] == name).filter_map(|it| it["detail"].as_str()).collect();
+            assert_eq!(all.len(), 1, "{name}: {stdout}");
+            all[0]
+        };
+        assert_eq!(detail("limits") == "not enforced there", may);
+        let by = detail("checked by");
+        match may {
+            true => assert!(by.starts_with(&format!("the control plane at {}", script.url)), "{by}"),
+            false => assert!(by.starts_with("this command: ") && by.contains("scope admin"), "{by}"),
+        }
+    }
+}
+
+/// Whether a provider bills is for the control plane to know, and which names the user gave is for this command.
+#[test]
+fn a_provider_that_only_a_project_names_is_said_to_be_unasked() {
+    let script = running(Vec::new(), json!({}));
+    std::fs::write(script.home().join("repl.toml"), "[run]\nprovider = 'paid'\n").unwrap();
+    for flags in [&[][..], &["--provider", "paid"]] {
+        ended(repl(&script, &[&["run", "--detach", "-c", "x"], flags].concat()));
+    }
+    let asked = script.asked("POST /api/v1/runs");
+    let [unasked, by_flag] = [&asked[0].body, &asked[1].body];
+    assert_eq!((&unasked["provider"], &unasked["unasked"]), (&json!("paid"), &json!(["paid"])));
+    assert_eq!((&by_flag["provider"], by_flag.get("unasked")), (&json!("paid"), None));
+}

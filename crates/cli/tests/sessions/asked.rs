@@ -114,6 +114,9 @@ fn a_limit_that_is_not_enforced_is_said_once_and_by_why() {
     assert!(why.contains("not limited: --memory is not enforced: ") && why.contains("repl doctor"), "{why}");
     let status = session.quietly("repl status -v");
     assert!(status.contains("--memory is not enforced: "), "{status}");
+    let doctor = session.json("repl doctor --json");
+    let limits = doctor.as_array().unwrap().iter().find(|check| check["check"] == "limits").unwrap();
+    assert_eq!(limits["state"], "limited", "what holds for the control plane, not for this shell: {doctor}");
 }
 
 #[test]

@@ -11,6 +11,11 @@ pub fn typed(session: &Session, line: &str) -> (Option<i32>, String, String) {
 
 /// The lines on a terminal of this many columns, without colours.
 pub fn screen(session: &Session, line: &str, columns: u16) -> Vec<String> {
+    watched(session, line, columns, |_| {})
+}
+
+/// The same; `seen` is called with all that was written so far whenever something was.
+fn watched(session: &Session, line: &str, columns: u16, mut seen: impl FnMut(&str)) -> Vec<String> {
     let size = nix::pty::Winsize { ws_row: 40, ws_col: columns, ws_xpixel: 0, ws_ypixel: 0 };
     let pty = nix::pty::openpty(Some(&size), None).unwrap();
     let mut child = session
@@ -23,6 +28,7 @@ pub fn screen(session: &Session, line: &str, columns: u16) -> Vec<String> {
     let (mut shown, mut bytes, mut piece) = (std::fs::File::from(pty.master), Vec::new(), [0; 4096]);
     while let Ok(read @ 1..) = shown.read(&mut piece) {
         bytes.extend_from_slice(&piece[..read]);
+        seen(&String::from_utf8_lossy(&bytes));
     }
     child.wait().unwrap();
     let text = String::from_utf8(bytes).unwrap();
@@ -279,6 +285,25 @@ fn the_line_of_a_run_always_says_what_it_waits_for() {
         lines.iter().flat_map(|line| line.split('\r')).filter(|it| it.starts_with(is_spinner)).collect();
     assert!(!frames.is_empty(), "{lines:?}");
     assert!(frames.iter().all(|frame| frame.contains("run_") && frame.contains(" · ")), "{frames:?}");
+}
+
+#[test]
+fn a_run_that_waits_behind_others_says_so_in_its_line() {
+    let session = Session::new();
+    let config = session.here().join("../.config/remuda");
+    std::fs::create_dir_all(&config).unwrap();
+    std::fs::write(config.join("config.toml"), "[providers.local]\nmax_instances = 1\n").unwrap();
+    session.quietly("repl run --detach --name first -c 'sleep 600'");
+    session.wait_for("first", "job.started");
+    session.quietly("repl run --detach --name second -c true");
+    let mut was_said = false;
+    let lines = watched(&session, "repl run --name third -c 'echo done'", 80, |so_far| {
+        if !was_said && so_far.contains("waits behind 1 run on local") {
+            was_said = true;
+            session.quietly("repl cancel first");
+        }
+    });
+    assert!(was_said && lines.iter().any(|line| line.contains("done")), "{lines:?}");
 }
 
 fn is_spinner(c: char) -> bool {

@@ -410,6 +410,13 @@ fn settings_that_need_a_restart_say_so() {
     assert_eq!(note("REPL_CONFIG=mine.toml repl ps -a >/dev/null"), "");
     let status = session.json("repl instance ls --json; true");
     assert!(status.is_array());
+    // What is taken out of the file is as much of a change as what is written into it.
+    std::fs::write(&config, "[providers.local]\nmax_instances = 3\n").unwrap();
+    let gone = note("REPL_CONFIG=mine.toml repl ps -a >/dev/null");
+    assert!(gone.contains("prices.local = not set (now: 0.5)") && !gone.contains("max_instances"), "{gone}");
+    assert_eq!(note("repl ps -a >/dev/null"), "", "a command that does not read the file knows nothing of it");
+    let key = note("OPENAI_API_KEY=sk-secret repl ps -a >/dev/null");
+    assert!(key.contains("OPENAI_API_KEY = hidden, ") && !key.contains("sk-secret"), "{key}");
 }
 
 #[test]

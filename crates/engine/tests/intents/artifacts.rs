@@ -5,6 +5,7 @@ use crate::machines::Plan;
 use engine::artifact::{Announcement, RUN_BYTES};
 use model::job::Job;
 use model::run::RunStatus;
+use model::spec::{Retry, RetryEvent};
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Failure, Refused, RunId};
 use store::artifact::{Artifact, EntryKind};
@@ -83,6 +84,28 @@ fn a_run_ends_with_every_upload_final_or_failed() {
     assert!(now(bench.engine.open_artifact(bench.org, run, cut.id)).is_err());
     let late = announce(&bench, &job, "out/late", 1, FILE).unwrap_err();
     assert!(matches!(late.refused(), Some(Refused::OldEpoch { .. })), "{late}");
+    bench.check();
+}
+
+/// All attempts of a run share one limit; what an attempt announced and did not send takes nothing of it.
+#[test]
+fn an_attempt_that_dies_leaves_the_bytes_it_had_reserved() {
+    let mut bench = Bench::brief();
+    bench.runners.plan = Some(Plan::Run);
+    let retry = Retry { max_attempts: 2, on_events: vec![RetryEvent::Error], duration_ms: None, delay_ms: None };
+    let run = bench.submit(model::spec::RunSpec { retry: Some(retry), artifacts: vec!["out/**".into()], ..spec() });
+    bench.settle();
+    let job = bench.job(run);
+    let whole = announce(&bench, &job, "out/whole", 2, FILE).unwrap();
+    upload(&bench, &whole, b"ok").unwrap();
+    announce(&bench, &job, "out/cut", RUN_BYTES - 2, FILE).unwrap();
+    bench.exits(run, 1);
+    bench.advance(MINUTE);
+    let job = bench.job(run);
+    assert_eq!(job.attempt, 2);
+    announce(&bench, &job, "out/cut", RUN_BYTES - 2, FILE).unwrap();
+    assert!(announce(&bench, &job, "out/more", 1, FILE).is_err(), "what got through counts");
+    bench.exits(run, 0);
     bench.check();
 }
 

@@ -306,7 +306,7 @@ fn what_fits_no_machine_is_refused_and_leaves_nothing() {
         };
         let planned = now(bench.engine.plan(&submission)).unwrap_err();
         let refused = bench.submit_with(spec, key.clone()).unwrap_err();
-        assert!(matches!(refused.refused(), Some(Refused::DoesNotFit { .. })), "{refused:?}");
+        assert!(matches!(refused.refused(), Some(Refused::DoesNotFit(_))), "{refused:?}");
         assert_eq!(planned, refused);
     }
     assert_eq!(now(bench.engine.open_runs()).unwrap(), 0);

@@ -28,6 +28,8 @@ const COST: &str = "^[0-9]+(\\.[0-9]{1,6})?$";
 const PLAIN: &str = "^[^\\x00-\\x1f\\x7f-\\x9f]+$";
 /// The same, and not only spaces.
 const REASON: &str = "^(?=[\\s\\S]*\\S)[^\\x00-\\x1f\\x7f-\\x9f]+$";
+/// What a provider is called.
+const PROVIDER: &str = "^[a-z0-9-]{1,32}$";
 /// The number behind the prefix of an id, and a cursor of ours.
 const SLUG: &str = "(0|[1-9a-z][0-9a-z]{0,12})";
 
@@ -117,7 +119,7 @@ fn table() -> Vec<(&'static str, Value)> {
         ("ApproveBody.note", json!({ "maxLength": MAX_NOTE })),
         ("CancelBody.reason", json!({ "maxLength": MAX_CANCEL_REASON, "pattern": REASON })),
         ("RejectBody.note", json!({ "maxLength": MAX_NOTE })),
-        ("NewProvider.name", json!({ "pattern": "^[a-z0-9-]{1,32}$" })),
+        ("NewProvider.name", json!({ "pattern": PROVIDER })),
         ("WhitelistBody.provider_id", json!({ "minLength": 1 })),
         ("WhitelistBody.reason", json!({ "minLength": 1, "maxLength": model::orphan::MAX_REASON, "pattern": "\\S" })),
         ("WhitelistBody.notes", json!({ "maxLength": model::orphan::MAX_NOTES })),
@@ -190,6 +192,11 @@ pub(super) fn of_path(path: &str, name: &str) -> Value {
         (_, "manifests") => id(model::ManifestId::PREFIX),
         (_, "escalations" | "approvals") => id(model::QuestionId::PREFIX),
         (_, "tokens") => id(model::TokenId::PREFIX),
+        (_, "calls") => id(model::CallId::PREFIX),
+        (_, "snapshots") => id(model::SnapshotId::PREFIX),
+        (_, "providers") => json!({ "type": "string", "pattern": PROVIDER }),
+        // Of an orphan it is what its provider calls it, which may be any text.
+        ("id", "orphans") => json!({ "type": "string", "minLength": 1 }),
         ("id", "cache") => {
             let prefixes = format!("({}|{})", model::RunId::PREFIX, model::CallId::PREFIX);
             id(&prefixes)
@@ -219,6 +226,7 @@ pub(super) fn refine_parameter(path: &str, parameter: &mut Value) {
         "status" if path.ends_with("/steps") => one_of(StepStatus::ALL.iter().map(|word| word.as_str())),
         "status" => one_of(RunStatus::ALL.iter().map(|word| word.as_str())),
         "by" => one_of(UsageBy::ALL.iter().map(|word| word.as_str())),
+        "order" => json!({ "enum": crate::question::ORDERS }),
         "stream" => json!({ "enum": ["stdout", "stderr", "runner"] }),
         "job" => json!({ "pattern": format!("^{}_{SLUG}$", model::JobId::PREFIX) }),
         "kind" if path == "/dag/refs" => one_of(crate::dag::KINDS.iter().map(|(kind, _)| *kind)),
@@ -231,13 +239,17 @@ pub(super) fn refine_parameter(path: &str, parameter: &mut Value) {
     add(schema, more);
 }
 
-/// Of a log the offsets of its jobs, of events a number; empty is the same as none.
+/// Where a stream goes on, as it named the place itself: of the log of a task the offsets of its jobs, of the log of a run of agents the
+/// number of a frame, of the log of a cached run either offsets or a number of bytes, of events a number. Empty is the same as none.
 pub(super) fn last_event_id(answer: &str) -> Value {
-    match answer {
+    let of_log = "the `id` of the last frame that came: `<job>:<offset>`, joined by commas, or a number";
+    let (about, pattern) = match answer {
         "Stream" => {
             let one = format!("job_{SLUG}:[0-9]{{1,18}}");
-            json!({ "type": "string", "pattern": format!("^({one}(,{one})*)?$") })
+            (of_log, format!("^([0-9]{{1,18}}|{one}(,{one})*)?$"))
         }
-        _ => json!({ "type": "string", "pattern": "^[0-9]{0,18}$" }),
-    }
+        _ => ("the `id` of the last event that came", "^[0-9]{0,18}$".to_owned()),
+    };
+    json!({ "name": "Last-Event-ID", "in": "header", "description": about,
+            "schema": { "type": "string", "pattern": pattern } })
 }

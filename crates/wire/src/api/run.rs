@@ -31,6 +31,9 @@ pub struct Submit {
     pub provider: Option<String>,
     /// Several, in the order in which they are tried. Either this or `provider`.
     pub providers: Vec<String>,
+    /// Providers that only a file of somebody else names, like the `repl.toml` of a cloned project. One of them that bills is refused.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unasked: Vec<String>,
     pub region: Option<String>,
     /// A machine that may be taken away at any time will do. Where there is none, an ordinary one is taken.
     pub spot: bool,
@@ -155,6 +158,26 @@ pub struct AgentsPlan {
     pub credits_available_micro: i64,
     /// Remarks on what has no effect.
     pub warnings: Vec<String>,
+    /// Machines of its agents: agents that ask for the same one are one entry. None are known yet if a planner makes the agents.
+    #[serde(default)]
+    pub machines: Vec<AgentsMachinePlan>,
+}
+
+/// The machine that each of these agents would get if it were the only one that asked now. The fields are those of [`Plan`].
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct AgentsMachinePlan {
+    pub agents: Vec<String>,
+    pub provider: String,
+    pub region: String,
+    pub pool: PoolPlan,
+    pub machine: Option<String>,
+    pub machine_size: ResourcesBody,
+    pub warm: bool,
+    pub placement: String,
+    pub limits: ResourcesBody,
+    pub price_per_hour: String,
+    pub price_per_hour_micro: i64,
 }
 
 /// What would become of a submission, as far as it can be said now.
