@@ -54,10 +54,10 @@ fn a_provider_whose_calls_hang_has_its_permits_and_no_others() {
     }
     assert_eq!(calls.load(Ordering::Relaxed), SHARE, "the others wait");
     assert!(hung.iter().all(|run| bench.run(*run).status == RunStatus::Running));
-    // Calls that are given up leave their permits to the others.
-    bench.advance(10 * MINUTE);
+    // The time limit of a node counts whether its call has begun or waits for a permit.
+    bench.advance(12 * MINUTE);
     bench.settle();
-    assert!(calls.load(Ordering::Relaxed) >= 2 * SHARE, "{}", calls.load(Ordering::Relaxed));
+    assert!(hung.iter().all(|run| bench.run(*run).status == RunStatus::Failed));
 }
 
 /// What is decided by silence waits for no permit: 16 calls a minute would be too slow for 40 machines.
@@ -71,7 +71,7 @@ fn machines_of_a_provider_that_hangs_are_seen_to_be_silent_in_time() {
     }
     bench.settle();
     assert_eq!(inspects(&bench), SHARE, "as many calls as it has permits");
-    bench.advance(100 * SECOND);
+    bench.advance(160 * SECOND);
     for run in &runs {
         assert_eq!(bench.run(*run).phase, Some(Phase::Unreachable));
     }
@@ -79,15 +79,6 @@ fn machines_of_a_provider_that_hangs_are_seen_to_be_silent_in_time() {
     bench.advance(HOUR);
     let asked = inspects(&bench);
     assert!((2 * MACHINES..25 * MACHINES).contains(&asked), "{asked} questions about {MACHINES} machines");
-    bench.fate(|_, _, _| Fate::Obey);
-    bench.advance(2 * MINUTE);
-    for run in &runs {
-        let name = bench.name_of(*run);
-        bench.reconnect(&name);
-        bench.exits(*run, 0);
-        bench.expect_end(*run, RunStatus::Completed, None);
-    }
-    bench.check();
 }
 
 #[test]
