@@ -318,8 +318,9 @@ impl RunTx<'_> {
                 content: step.content.clone().filter(|_| state != Recorded::Failed),
             });
             match &row {
-                // What a row that was replaced has recorded stands; the row in its place records anew.
-                Some(_) if step.replaced => {}
+                // What a row that was replaced has recorded stands; the row in its place records anew. Its failure is recorded here, since a
+                // retry replaces a row in the commit in which it fails.
+                Some(row) if step.replaced && row.state != Recorded::Failed => {}
                 Some(row) => store::step::record(self.tx, self.run.id, &identity, row)?,
                 None => store::step::forget(self.tx, self.run.id, &identity, step.id)?,
             }
