@@ -190,7 +190,8 @@ impl Holder<'_> {
         if let Some(place) = &begin.place {
             Arc::make_mut(&mut self.evaluated).steps.remove(place);
         }
-        let call = ToolCall { key: begin.key, input: begin.input, secrets: begin.secrets };
+        let timeout_ms = step.timeout_ms;
+        let call = ToolCall { key: begin.key, input: begin.input, secrets: begin.secrets, timeout_ms };
         let tool = match step.tool {
             ToolKind::Call => {
                 let (engine, org, run) = (engine.clone(), self.renderer.org, self.run);
@@ -210,7 +211,7 @@ impl Holder<'_> {
             said: Arc::default(),
         };
         let said = target.said.clone();
-        let limit = step.timeout_ms.map(|ms| engine.context.timer.after(ms));
+        let limit = timeout_ms.map(|ms| engine.context.timer.after(ms));
         let future = Box::pin(async move {
             match (begin.answer, tool) {
                 (Some(output), _) => Ok(ToolAnswer { output, usage: None }),
