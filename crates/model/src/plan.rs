@@ -93,6 +93,9 @@ pub struct TaskPlan {
     pub mode: FailureMode,
     /// Steps that may run at once; 1 is one after the other.
     pub parallel: i64,
+    /// Calls of one turn of a model that may run at once. Without it as many as steps, or 3 where steps run one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel_calls: Option<i64>,
     pub max_tries: i64,
     pub timeout_ms: i64,
     /// Positions of the tasks that must have ended before this one begins.
@@ -207,6 +210,7 @@ impl TaskPlan {
             name: name.to_owned(),
             mode: FailureMode::FailFast,
             parallel: 1,
+            parallel_calls: None,
             max_tries: MAX_TRIES,
             timeout_ms: TASK_TIMEOUT_MS,
             after: Vec::new(),
@@ -214,6 +218,13 @@ impl TaskPlan {
             for_each: None,
             steps,
         }
+    }
+}
+
+impl TaskPlan {
+    /// How many calls of one turn of a model run side by side.
+    pub fn calls_at_once(&self) -> i64 {
+        self.parallel_calls.unwrap_or(if self.parallel > 1 { self.parallel } else { DEFAULT_PARALLEL_STEPS })
     }
 }
 

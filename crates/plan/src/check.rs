@@ -16,6 +16,7 @@ use crate::shape::{Slot, check_table, each_template, get};
 use crate::template::{Template, has_expression};
 use model::plan::{MAX_PLANNED_STEPS, cycle};
 use model::spec;
+use model::step::ToolKind;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -287,6 +288,14 @@ impl<'c> Checker<'c> {
     fn agent(&mut self, agent: &Agent, value: &Value, at: At<'_>) -> Vec<Vec<usize>> {
         let names = Names::of(agent);
         let tasks_at = at.key("tasks");
+        if agent.max_concurrent_tasks.is_some() && agent.parallelism == Parallelism::Sequential {
+            let hint = "add `parallelism: parallel` or `dag`";
+            self.warnings.hint(
+                at.key("max_concurrent_tasks"),
+                "has no effect: its tasks run one after the other",
+                hint,
+            );
+        }
         self.unique(agent.tasks.iter().map(|task| task.name.as_str()), tasks_at);
         secret_names(document::Fields::of(value).list("secrets"), at.key("secrets"), self.problems);
         self.planned_secrets(!agent.secrets.is_empty() || agent.env.values().any(names_secret), at);
@@ -318,6 +327,11 @@ impl<'c> Checker<'c> {
     fn task(&mut self, names: &Names<'_>, agent: &Agent, index: usize, value: &Value, at: At<'_>) -> Vec<usize> {
         let task = &agent.tasks[index];
         let mut after = self.depends_on(names, agent, index, at.key("depends_on"));
+        let calls = task.steps.iter().any(|step| step.call.tool == ToolKind::Llm && has(&step.call.input, "tools"));
+        if task.max_concurrent_steps.is_some() && !task.parallel && !calls {
+            let (why, hint) = ("has no effect: its steps run one after the other", "add `parallelism: parallel`");
+            self.warnings.hint(at.key("max_concurrent_steps"), why, hint);
+        }
         self.unique(task.steps.iter().map(|step| step.name.as_str()), at.key("steps"));
         let view = View { tasks: Some((names, index)), ..View::new(&self.file.inputs) };
         each_template(value, TASK.fields, at, &mut |value, slot, at| {

@@ -143,6 +143,7 @@ fn compile_task(task: &Task, file: &Document) -> TaskPlan {
         name: task.name.clone(),
         mode: task.failure_mode,
         parallel: if task.parallel { task.max_concurrent_steps.unwrap_or(DEFAULT_PARALLEL_STEPS) } else { 1 },
+        parallel_calls: task.max_concurrent_steps,
         max_tries: task.max_attempts.unwrap_or(MAX_TRIES),
         timeout_ms,
         after: task.after.clone(),

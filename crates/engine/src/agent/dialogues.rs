@@ -14,7 +14,6 @@ use crate::run_tx::RunTx;
 use crate::step::{Place, step_plan};
 use adapters::ToolAnswer;
 use model::hierarchy::{self, NewChild, Pick, Rows};
-use model::plan::DEFAULT_PARALLEL_STEPS;
 use model::run::LastError;
 use model::step::{Step, StepStatus, ToolKind};
 use model::{Credits, Failure, MessageId, StepId};
@@ -154,8 +153,7 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
     let context = engine.context.models.find(model).map_or(DEFAULT_CONTEXT, |found| found.limits.context);
     let plan = step_plan(&renderer.plan, place);
     let schema = plan.and_then(|plan| plan.output.clone());
-    let task = &renderer.plan.tasks[place.task.sequence as usize];
-    let parallel = if task.parallel > 1 { task.parallel } else { DEFAULT_PARALLEL_STEPS };
+    let parallel = renderer.plan.tasks[place.task.sequence as usize].calls_at_once();
     let mut dialogue = Dialogue::new(input, schema, &renderer.shared, renderer.tool_scope(), context);
     if let Some(planning) = renderer.planning {
         dialogue = dialogue.planning(planning.limits);
