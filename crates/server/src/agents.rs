@@ -49,7 +49,7 @@ pub(crate) fn submission(context: &EngineContext, org: OrgId, body: Submit) -> R
     spec.check()?;
     let name = body.name.or(compiled.name.clone());
     let warnings = checked.warnings.iter().map(ToString::to_string).collect();
-    let submission = Submission { org, by: None, name, spec, plans: plans(compiled, document)?, start: body.start };
+    let submission = Submission { org, by: None, name, spec, plans: plans(compiled, document), start: body.start };
     Ok(Asked { submission, estimate, warnings })
 }
 
@@ -59,26 +59,28 @@ fn refused(problems: Vec<plan::Problem>) -> Refused {
     Refused::InvalidPlan { problems: problems.map(one).collect() }
 }
 
-/// What a plain task says in the request itself is said in the plan here.
+/// What a plain task says in the request itself is said in the plan here, or is not for agents.
 fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
-    let said = [
+    let in_plan = [
         ("commands", !body.commands.is_empty()),
         ("argv", !body.argv.is_empty()),
         ("env", !body.env.is_empty()),
         ("secrets", !body.secrets.is_empty()),
-        ("stdin", body.stdin.is_some()),
         ("working_dir", body.working_dir.is_some()),
         ("resources", body.resources != Default::default()),
         ("provider", body.provider.is_some()),
-        ("providers", !body.providers.is_empty()),
         ("spot", body.spot),
         ("region", body.region.is_some()),
+        ("retry", body.retry.is_some()),
+        ("sandbox", body.sandbox.is_some()),
+    ];
+    let of_tasks = [
+        ("stdin", body.stdin.is_some()),
+        ("providers", !body.providers.is_empty()),
         ("stop_duration_ms", body.stop_duration_ms.is_some()),
         ("hold_ms", body.hold_ms.is_some()),
-        ("retry", body.retry.is_some()),
         ("artifacts", !body.artifacts.is_empty()),
         ("merge", body.merge),
-        ("sandbox", body.sandbox.is_some()),
         ("init", body.init.is_some()),
         ("features", !body.features.is_empty()),
         ("snapshot", body.snapshot.is_some()),
@@ -86,8 +88,12 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("save_snapshot", body.save_snapshot),
         ("on_lost_control", body.on_lost_control.is_some()),
     ];
-    match said.iter().find(|(_, there)| *there) {
-        Some((field, _)) => Err(Refused::invalid(*field, "a run of `type: agents` says it in its plan")),
+    let said = |fields: &[(&'static str, bool)]| fields.iter().find(|(_, there)| *there).map(|(field, _)| *field);
+    if let Some(field) = said(&in_plan) {
+        return Err(Refused::invalid(field, "a run of `type: agents` says it in its plan: see `repl schema agents`"));
+    }
+    match said(&of_tasks) {
+        Some(field) => Err(Refused::invalid(field, "is not for runs of `type: agents`")),
         None => Ok(()),
     }
 }
