@@ -177,6 +177,9 @@ pub struct PlannerPlan {
     pub allow: Vec<ToolKind>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_secrets: bool,
+    /// Of a program: the machine that it runs on, with the variables and secrets of the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachinePlan>,
 }
 
 impl AgentPlan {

@@ -132,7 +132,7 @@ fn check_run(value: &Value, document: &Document, problems: &mut Problems, warnin
     if let Some(inputs) = fields.get("inputs") {
         no_secrets(inputs, At::Root.key("inputs"), problems);
     }
-    let view = View::new(&document.inputs);
+    let view = View::early(&document.inputs);
     for field in RUN.fields.iter().filter(|field| field.name != "output") {
         each_template(value, std::slice::from_ref(field), At::Root, &mut |value, slot, at| {
             template(value, slot, &view, at, problems);
@@ -302,7 +302,7 @@ impl<'c> Checker<'c> {
         if let Some(dir) = agent.working_dir.as_ref().filter(|dir| !spec::is_inside(dir)) {
             self.problems.add(at.key("working_dir"), format!("`{dir}` must stay below the run's folder"));
         }
-        let view = View::new(&self.file.inputs);
+        let view = View::early(&self.file.inputs);
         each_template(value, AGENT.fields, at, &mut |value, slot, at| {
             template(value, slot, &view, at, self.problems);
         });
@@ -398,7 +398,7 @@ impl<'c> Checker<'c> {
     }
 }
 
-fn names_secret(value: &Value) -> bool {
+pub(crate) fn names_secret(value: &Value) -> bool {
     match value {
         Value::Object(fields) => {
             fields.get("secret").is_some_and(Value::is_string) || fields.values().any(names_secret)

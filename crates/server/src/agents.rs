@@ -8,8 +8,8 @@ use model::spec::{Command, OnLostControl, PlanRules, Priority, Retry, RetryEvent
 use model::step::ToolKind;
 use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
-use plan::{Compiled, Prices, Scope, Template};
-use serde_json::{Value, json};
+use plan::{Compiled, Prices};
+use serde_json::Value;
 use wire::api::{AgentsPlan, Submit};
 
 /// A submission, and what a dry run says of it.
@@ -25,7 +25,7 @@ pub(crate) fn submission(context: &EngineContext, org: OrgId, body: Submit) -> R
         return Err(Refused::invalid("plan", "a run of `type: agents` needs one: see `repl schema agents`"));
     };
     let checked = plan::check(document).map_err(refused)?;
-    let compiled = plan::compile(&checked.document);
+    let compiled = plan::with_inputs(plan::compile(&checked.document)).map_err(|problem| refused(vec![problem]))?;
     check_places(context, &compiled)?;
     check_models(context, &compiled)?;
     let budget = match &body.budget {
@@ -166,37 +166,21 @@ fn spec(context: &EngineContext, compiled: &Compiled, estimate: Credits) -> Resu
     })
 }
 
-fn plans(compiled: Compiled, document: &Value) -> Result<Plans, Refused> {
-    let inputs = Value::Object(compiled.inputs.clone());
-    let goal = match &compiled.goal {
-        Some(text) => Some(goal(text, &inputs)?),
-        None => None,
-    };
-    let planner = compiled.planner.as_ref().map(|planner| planning_agent(planner, &compiled));
+fn plans(compiled: Compiled, document: &Value) -> Plans {
+    let planner = compiled.planner.as_ref().map(planning_agent);
     let shared = RunPlan {
         inputs: compiled.inputs,
-        goal,
+        goal: compiled.goal,
         output: compiled.output,
         tools: compiled.tools,
         max_tokens: compiled.max_tokens,
         document: planner.is_some().then(|| document.clone()),
     };
-    Ok(Plans { shared, agents: compiled.agents, planner, document: Some(document.clone()) })
-}
-
-fn goal(text: &str, inputs: &Value) -> Result<String, Refused> {
-    let bad =
-        |why: String| Refused::InvalidPlan { problems: vec![BadPlan { path: "goal".into(), detail: why, fix: None }] };
-    let template = Template::parse(&Value::from(text)).map_err(|problem| bad(problem.error.why))?;
-    let scope = Scope::new().with("inputs", inputs.clone()).with("run", json!({}));
-    match template.render(&scope).map_err(|error| bad(error.to_string()))? {
-        Value::String(text) => Ok(text),
-        other => Ok(other.to_string()),
-    }
+    Plans { shared, agents: compiled.agents, planner, document: Some(document.clone()) }
 }
 
 /// The planner is an agent with one task and one step.
-fn planning_agent(planner: &PlannerPlan, compiled: &Compiled) -> AgentPlan {
+fn planning_agent(planner: &PlannerPlan) -> AgentPlan {
     let mut step = StepPlan { idempotent: true, input: planner.input.clone(), ..StepPlan::new("plan", planner.tool) };
     if let Some(timeout_ms) = planner.timeout_ms {
         step.timeout_ms = timeout_ms;
@@ -204,8 +188,7 @@ fn planning_agent(planner: &PlannerPlan, compiled: &Compiled) -> AgentPlan {
         step.timeout_ms = model::plan::LLM_TURN_TIMEOUT_MS;
     }
     let mut agent = AgentPlan::new("planner", vec![TaskPlan::new("plan", vec![step])]);
-    let machines = compiled.agents.iter().find_map(|agent| agent.machine.clone());
-    agent.machine = (planner.tool == ToolKind::Exec).then(|| machines.unwrap_or_default());
+    agent.machine = planner.machine.clone();
     agent
 }
 

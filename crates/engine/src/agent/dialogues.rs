@@ -8,6 +8,7 @@ use crate::Engine;
 use crate::child::{ChildInput, generation_of};
 use crate::dialogue::{self, Dialogue, Next, Wanted};
 use crate::message::MAX_WAITING;
+use crate::plan_limits::PlanProblem;
 use crate::price;
 use crate::render::Renderer;
 use crate::run_tx::RunTx;
@@ -156,7 +157,11 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
     let parallel = renderer.plan.tasks[place.task.sequence as usize].calls_at_once();
     let mut dialogue = Dialogue::new(input, schema, &renderer.shared, renderer.tool_scope(), context);
     if let Some(planning) = renderer.planning {
-        dialogue = dialogue.planning(planning.limits);
+        let problem = planning.limits.map(|limits| {
+            let context = engine.context.clone();
+            Box::new(move |plan: &Value| limits.planned(&context, plan).err()) as PlanProblem
+        });
+        dialogue = dialogue.planning(problem);
     }
     taken.into_iter().for_each(|(turn, text)| dialogue.heard(&turn, text));
     let mut open = BTreeMap::new();

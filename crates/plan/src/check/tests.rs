@@ -532,6 +532,31 @@ fn a_planners_plan_stays_within_what_the_file_allows() {
     }
 }
 
+/// A model wrote the plan: what it runs may send away whatever it can read.
+#[test]
+fn a_planners_agents_get_the_secrets_of_the_file_only_if_it_says_so() {
+    let plan =
+        json!({ "agents": [{ "env": { "MINE": "1" }, "tasks": [{ "steps": [{ "name": "x", "command": "env" }] }] }] });
+    for (allow, secrets, env) in [
+        (json!(["command"]), vec![], json!({ "LANG": "C", "MINE": "1" })),
+        (
+            json!(["command", "secrets"]),
+            vec!["KEY"],
+            json!({ "LANG": "C", "MINE": "1", "TOKEN": { "secret": "CANARY" } }),
+        ),
+    ] {
+        let document = json!({ "type": "agents", "goal": "g", "planner": { "exec": ["./plan"], "allow": allow },
+            "secrets": ["KEY"], "env": { "LANG": "C", "TOKEN": { "secret": "CANARY" } } });
+        let file = check(&document).unwrap().document;
+        let planned = crate::compile_planned(&check_planned(&plan, &file).unwrap(), &file).unwrap();
+        let machine = planned[0].machine.as_ref().unwrap();
+        assert_eq!(
+            (machine.secrets.iter().map(String::as_str).collect::<Vec<_>>(), json!(machine.env)),
+            (secrets, env)
+        );
+    }
+}
+
 #[test]
 fn the_largest_plans_are_checked_and_larger_ones_refused() {
     let steps: Vec<Value> = (0..100)
