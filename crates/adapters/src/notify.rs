@@ -97,7 +97,8 @@ mod tests {
     async fn told(exec: &[&str], folder: &std::path::Path) -> Result<ToolAnswer, ToolFailure> {
         let exec: Vec<String> = exec.iter().map(|word| word.to_string()).collect();
         let notifier = Notifier::new(&exec, folder.to_owned()).unwrap();
-        let call = ToolCall { key: "qst_1".into(), input: json!({ "id": "qst_1" }), secrets: BTreeMap::new() };
+        let (input, secrets) = (json!({ "id": "qst_1" }), BTreeMap::new());
+        let call = ToolCall { key: "qst_1".into(), input, secrets, timeout_ms: None };
         notifier.call(&call, &NoLog).await
     }
 

@@ -15,12 +15,14 @@ mod sse;
 pub use fake::FakeTool;
 
 use model::Effect;
+use model::plan::STEP_TIMEOUT_MS;
 use model::recovery::{ErrorClass, StepFailure};
 use model::run::LastError;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 /// One try of a step. The row that says so is committed before the call.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,6 +33,15 @@ pub struct ToolCall {
     pub input: Value,
     /// Values of the secrets that the input names. They never appear in outputs, errors or logs.
     pub secrets: BTreeMap<String, String>,
+    /// The step's time limit, if it has one. The caller enforces it; a tool that connects leaves itself time to say that nothing was sent.
+    pub timeout_ms: Option<i64>,
+}
+
+impl ToolCall {
+    /// How long the whole call may take.
+    pub(crate) fn limit(&self) -> Duration {
+        Duration::from_millis(self.timeout_ms.unwrap_or(STEP_TIMEOUT_MS).max(1) as u64)
+    }
 }
 
 /// What a try used, for the price table.

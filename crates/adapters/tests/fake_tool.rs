@@ -18,7 +18,7 @@ impl ToolLog for Kept {
 }
 
 fn call(key: &str) -> ToolCall {
-    ToolCall { key: key.to_owned(), input: json!({"to": key}), secrets: Default::default() }
+    ToolCall { key: key.to_owned(), input: json!({"to": key}), secrets: Default::default(), timeout_ms: None }
 }
 
 fn poll(future: &mut ToolFuture<'_>) -> Poll<Result<ToolAnswer, ToolFailure>> {

@@ -464,28 +464,33 @@ fn cached(args: &RunArgs, submit: &mut Submit) {
 
 /// What flags say of a run of agents. The rest is said in its plan.
 fn agents_wanted(args: &RunArgs, mut submit: Submit) -> Done<Submit> {
-    let elsewhere = [
+    let in_file = [
         ("-c and ARGV", args.command.is_some() || !args.argv.is_empty()),
         ("--env", !args.env.is_empty()),
-        ("--stdin", args.stdin),
         ("--workdir", args.workdir.is_some()),
-        ("--snapshot and --save-snapshot", args.snapshot.is_some() || args.save_snapshot),
         ("--cpu and --memory", args.cpu.is_some() || args.memory.is_some()),
         ("--gpu and --spot", args.gpu.is_some() || args.spot),
         ("--provider and --region", args.provider.is_some() || args.region.is_some()),
+        ("--retry", args.retry.is_some() || args.retry_delay.is_some()),
+        ("--secret", !args.secrets.is_empty()),
+        ("--sandbox and --no-sandbox", args.sandbox.is_some() || args.no_sandbox),
+    ];
+    let of_tasks = [
+        ("--stdin", args.stdin),
+        ("--snapshot and --save-snapshot", args.snapshot.is_some() || args.save_snapshot),
         ("--cache", args.cache || args.cache_errors || args.cache_salt.is_some()),
         ("--stop-duration", args.stop_duration.is_some()),
         ("--hold", args.hold.is_some()),
-        ("--retry", args.retry.is_some() || args.retry_delay.is_some()),
         ("--artifact", !args.artifacts.is_empty()),
-        ("--secret", !args.secrets.is_empty()),
         ("--feature", !args.features.is_empty()),
         ("--merge", args.merge),
-        ("--sandbox and --no-sandbox", args.sandbox.is_some() || args.no_sandbox),
     ];
-    if let Some((flags, _)) = elsewhere.iter().find(|(_, said)| *said) {
+    if let Some((flags, _)) = in_file.iter().find(|(_, said)| *said) {
         return Err(Complaint::usage(format!("{flags}: a run of agents says that in its file, agent by agent"))
             .fix("see `repl schema agents`; --input NAME=VALUE hands values over"));
+    }
+    if let Some((flags, _)) = of_tasks.iter().find(|(_, said)| *said) {
+        return Err(Complaint::usage(format!("{flags}: not for runs of agents")).fix("leave it out"));
     }
     let (Some(plan), Some(path)) = (&mut submit.plan, &args.file) else { return Ok(submit) };
     for entry in &args.inputs {

@@ -17,7 +17,8 @@ pub(crate) use large::{MAX_BYTES, PutAway, reference};
 
 use crate::Engine;
 use crate::call_step::CallTool;
-use crate::planner::{PlanLimits, history};
+use crate::plan_limits::PlanLimits;
+use crate::planner::history;
 use crate::render::{Evaluated, Fresh, Planning, Renderer, Want};
 use crate::step::{Place, step_plan};
 use act::{Called, Ended, Found, OpenCall, Woken, cut_all, invalid_output, no_tool, poll_acts, poll_ended};
@@ -68,6 +69,7 @@ impl Engine {
 
     async fn renderer(&self, agent: Agent) -> Result<Renderer, Failure> {
         let (at, kind) = ((agent.run, agent.plan_version, agent.sequence), agent.kind);
+        let context = self.context.clone();
         let read = move |tx: &mut Tx| {
             let plan = store::plan::find(tx, at.0, at.1, at.2)?;
             let plan = plan.ok_or_else(|| Trouble::internal("an agent's plan is missing"))?;
@@ -75,7 +77,7 @@ impl Engine {
             let shared = store::plan::shared(tx, at.0)?;
             let planning = match kind {
                 AgentKind::Planner => {
-                    let limits = PlanLimits::of(&run, shared.document.clone());
+                    let limits = PlanLimits::of(tx, &context, &run, shared.document.clone())?;
                     let max_agents = run.spec.plan.max_agents;
                     let max_agents = limits.as_ref().map_or(max_agents, |limits| limits.told(max_agents));
                     Some(Planning { history: Arc::new(history(tx, &run)?), max_agents, limits })
@@ -190,7 +192,8 @@ impl Holder<'_> {
         if let Some(place) = &begin.place {
             Arc::make_mut(&mut self.evaluated).steps.remove(place);
         }
-        let call = ToolCall { key: begin.key, input: begin.input, secrets: begin.secrets };
+        let timeout_ms = step.timeout_ms;
+        let call = ToolCall { key: begin.key, input: begin.input, secrets: begin.secrets, timeout_ms };
         let tool = match step.tool {
             ToolKind::Call => {
                 let (engine, org, run) = (engine.clone(), self.renderer.org, self.run);
@@ -210,7 +213,7 @@ impl Holder<'_> {
             said: Arc::default(),
         };
         let said = target.said.clone();
-        let limit = step.timeout_ms.map(|ms| engine.context.timer.after(ms));
+        let limit = timeout_ms.map(|ms| engine.context.timer.after(ms));
         let future = Box::pin(async move {
             match (begin.answer, tool) {
                 (Some(output), _) => Ok(ToolAnswer { output, usage: None }),
@@ -299,7 +302,7 @@ impl Holder<'_> {
         };
         let problem = problem.or_else(|| {
             let limits = step.and(self.renderer.planning.as_ref())?.limits.as_ref()?;
-            limits.problem(&answer.output).map(invalid_output)
+            limits.problem(&self.engine.context, &answer.output).map(invalid_output)
         });
         match problem {
             None => ended,

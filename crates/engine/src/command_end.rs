@@ -1,12 +1,12 @@
 //! Reports of a runner about the commands of a planned agent: started, and ended with an output or an error that has a class and an effect. Each
 //! end names its try; the end of an older one is refused before it comes here.
 
-use crate::Engine;
 use crate::agent::{MAX_BYTES, MAX_OUTPUT_BYTES, reference, schema_problem};
-use crate::planner::PlanLimits;
+use crate::plan_limits::PlanLimits;
 use crate::run_tx::RunTx;
 use crate::runner::{Fact, Output, What};
 use crate::step::{Place, step_plan};
+use crate::{Engine, EngineContext};
 use adapters::tool::mcp::stdio;
 use model::agent::AgentKind;
 use model::hierarchy::{self, Rows};
@@ -50,7 +50,8 @@ impl Engine {
         else {
             return Ok(());
         };
-        let Some(asked) = self.store.read("step.schema", move |tx| asked_of(tx, step)).await? else {
+        let context = self.context.clone();
+        let Some(asked) = self.store.read("step.schema", move |tx| asked_of(tx, &context, step)).await? else {
             return Ok(());
         };
         if !asked.is_checked() && large.is_none() {
@@ -61,7 +62,7 @@ impl Engine {
             Some(artifact) if asked.is_read_again() => {
                 Some(format!("its output has {} bytes: {MAX_OUTPUT_BYTES} are allowed", artifact.size))
             }
-            _ => said.ok().and_then(|said| asked.problem(&said)),
+            _ => said.ok().and_then(|said| asked.problem(&self.context, &said)),
         };
         if let Some(problem) = problem {
             (*reason, *message) = (JobReason::InvalidOutput, Some(problem));
@@ -105,13 +106,13 @@ impl Asked {
         self.limits.is_some() || self.tool == ToolKind::Mcp
     }
 
-    fn problem(&self, said: &Value) -> Option<String> {
+    fn problem(&self, context: &EngineContext, said: &Value) -> Option<String> {
         let problem = schema_problem(said, self.schema.as_ref());
-        problem.map(|problem| problem.failure.error.message).or_else(|| self.limits.as_ref()?.problem(said))
+        problem.map(|problem| problem.failure.error.message).or_else(|| self.limits.as_ref()?.problem(context, said))
     }
 }
 
-fn asked_of(tx: &mut store::Tx, step: StepTry) -> Result<Option<Asked>, Failure> {
+fn asked_of(tx: &mut store::Tx, context: &EngineContext, step: StepTry) -> Result<Option<Asked>, Failure> {
     let Some(step) = store::step::find(tx, step.id)? else { return Ok(None) };
     if step.parent.is_some() {
         return Ok(Some(Asked { tool: step.tool, schema: None, limits: None }));
@@ -124,7 +125,8 @@ fn asked_of(tx: &mut store::Tx, step: StepTry) -> Result<Option<Asked>, Failure>
     let limits = match agent.kind {
         AgentKind::Planner => {
             let run = store::run::find(tx, agent.run)?.ok_or_else(|| Refused::not_found("run", agent.run))?;
-            PlanLimits::of(&run, store::plan::shared(tx, run.id)?.document)
+            let document = store::plan::shared(tx, run.id)?.document;
+            PlanLimits::of(tx, context, &run, document)?
         }
         _ => None,
     };

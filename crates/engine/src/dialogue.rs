@@ -3,7 +3,7 @@
 
 mod offers;
 
-use crate::planner::PlanLimits;
+use crate::plan_limits::PlanProblem;
 use adapters::ToolFailure;
 use adapters::tool::mcp::MOST_TOOLS;
 use model::Effect;
@@ -31,8 +31,8 @@ const MAX_RESULT_BYTES: usize = 64 * 1024;
 pub(crate) struct Dialogue {
     input: Value,
     schema: Option<Value>,
-    /// By what the answer, a plan, is checked.
-    plan_limits: Option<PlanLimits>,
+    /// Of a planner: checks its answer, a plan.
+    plan_problem: Option<PlanProblem>,
     /// As the file names them. An MCP server without `tool` stands for all its tools, which are listed before the first turn.
     tools: BTreeMap<String, ToolPlan>,
     /// Roots that expressions of tools may read beside `args`.
@@ -95,7 +95,7 @@ impl Dialogue {
         Dialogue {
             input,
             schema,
-            plan_limits: None,
+            plan_problem: None,
             tools,
             scope,
             context,
@@ -111,10 +111,10 @@ impl Dialogue {
         self
     }
 
-    /// The dialogue of a planner: its answer is a plan within these limits.
-    pub(crate) fn planning(mut self, limits: Option<PlanLimits>) -> Dialogue {
+    /// The dialogue of a planner: its answer is a plan in which this finds no problem.
+    pub(crate) fn planning(mut self, problem: Option<PlanProblem>) -> Dialogue {
         self.schema = Some(plan::planned_schema());
-        self.plan_limits = limits;
+        self.plan_problem = problem;
         self
     }
 
@@ -323,8 +323,8 @@ impl Dialogue {
         };
         let compiled = OutputSchema::compile(schema).map_err(Bad::Refused)?;
         compiled.validate(value).map_err(|problems| Bad::Invalid(problems.join("; ")))?;
-        match &self.plan_limits {
-            Some(limits) => limits.planned(value).map(|_| value.clone()).map_err(Bad::Invalid),
+        match self.plan_problem.as_ref().and_then(|problem| problem(value)) {
+            Some(why) => Err(Bad::Invalid(why)),
             None => Ok(value.clone()),
         }
     }

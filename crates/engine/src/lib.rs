@@ -49,6 +49,7 @@ pub mod orphan;
 pub mod output;
 mod pause;
 pub mod plan;
+mod plan_limits;
 mod planner;
 mod pool;
 mod presence;

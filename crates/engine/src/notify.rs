@@ -65,7 +65,7 @@ impl Engine {
 
     /// Starts the program with this message.
     pub(crate) async fn start_program(&self, notifier: &Notifier, key: String, input: Value) -> Told {
-        let call = ToolCall { key, input, secrets: BTreeMap::new() };
+        let call = ToolCall { key, input, secrets: BTreeMap::new(), timeout_ms: Some(notifier.timeout_ms) };
         let mut program = notifier.program.call(&call, &NoLog);
         let mut limit = self.context.timer.after(notifier.timeout_ms);
         let mut closing = pin!(self.closing.asked());

@@ -2,11 +2,12 @@
 //! plan version.
 
 use crate::agent::INVALID_OUTPUT;
+use crate::plan_limits::PlanLimits;
 use crate::run_tx::RunTx;
 use model::agent::AgentKind;
 use model::children::{ChildState, Children};
 use model::hierarchy::{self, Rows};
-use model::plan::{AGENTS_IN_ALL, AgentPlan, RunPlan, Totals};
+use model::plan::{AgentPlan, RunPlan, Totals};
 use model::run::{LastError, Run, RunEvent, RunReason};
 use model::step::{StepStatus, ToolKind};
 use model::{AgentId, Failure, Refused, Trouble};
@@ -56,9 +57,9 @@ impl RunTx<'_> {
         };
         let source = output.unwrap_or(Value::Null);
         let document = store::plan::shared(self.tx, self.run.id)?.document;
-        let limits = PlanLimits::of(&self.run, document);
+        let limits = PlanLimits::of(self.tx, self.context, &self.run, document)?;
         let limits = limits.ok_or_else(|| Trouble::internal("a planner without a document"))?;
-        let plans = limits.planned(&source).map_err(bad)?;
+        let plans = limits.planned(self.context, &source).map_err(bad)?;
         Ok((source, plans))
     }
 
@@ -85,54 +86,6 @@ impl RunTx<'_> {
     }
 }
 
-/// By what the answer of a planner is checked. The run gets no other agents while its planner works, so the same answer passes or fails when
-/// it comes and when it is carried out.
-#[derive(Debug, Clone)]
-pub(crate) struct PlanLimits {
-    pub(crate) document: Value,
-    /// Agents that the run may have in all, the planner and those of earlier plans included.
-    pub(crate) most: i64,
-    /// How many of them the run does not have yet.
-    pub(crate) room: i64,
-}
-
-impl PlanLimits {
-    /// `document`: of the run's file. A run without one has no planner.
-    pub(crate) fn of(run: &Run, document: Option<Value>) -> Option<PlanLimits> {
-        let most = AGENTS_IN_ALL * run.spec.plan.max_agents;
-        Some(PlanLimits { document: document?, most, room: most - run.agent_count })
-    }
-
-    /// The agents of a plan, checked as a file is. The error is a text that a model can act on.
-    pub(crate) fn planned(&self, source: &Value) -> Result<Vec<AgentPlan>, String> {
-        let said = |problems: Vec<plan::Problem>| {
-            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            lines.join("; ")
-        };
-        let file = plan::check(&self.document).map_err(said)?.document;
-        let agents = plan::check_planned(source, &file).map_err(said)?;
-        let (asked, PlanLimits { most, room, .. }) = (agents.len() as i64, self);
-        if asked > *room {
-            let room = room.max(&0);
-            return Err(format!(
-                "with its {asked} agents the run would have more than {most} agents: it may have {room}"
-            ));
-        }
-        Ok(plan::compile_agents(&agents, &file))
-    }
-
-    /// The number of agents that the planner is told to keep to: those that may run at once, as far as there is room.
-    pub(crate) fn told(&self, max_agents: i64) -> i64 {
-        max_agents.min(self.room)
-    }
-
-    /// Why an answer of the planner cannot be used, if it cannot. It is asked again then, with this text.
-    pub(crate) fn problem(&self, answer: &Value) -> Option<String> {
-        let why = self.planned(answer).err()?;
-        Some(format!("its plan cannot be used: {why}"))
-    }
-}
-
 /// What was wrong with the last plan that the planner answered, in whichever of its tries.
 pub(crate) fn told_errors(tx: &mut Tx, planner: AgentId) -> Result<Option<String>, Failure> {
     let steps = match store::task::of_agent(tx, planner)?.first() {
@@ -152,6 +105,19 @@ pub(crate) fn with_errors(mut input: Value, errors: Option<String>) -> Value {
     }
     input
 }
+
+/// What the plan may use is read where the planner is asked, and is no part of its key: the record of a plan answers also after the settings
+/// have changed.
+pub(crate) fn with_may_use(tool: ToolKind, mut input: Value, may_use: Value) -> Value {
+    match (tool, input["prompt"].as_str()) {
+        (ToolKind::Llm, Some(prompt)) => input["prompt"] = format!("{prompt}\n{MAY_USE}: {may_use}\n").into(),
+        _ => input["input"]["may_use"] = may_use,
+    }
+    input
+}
+
+const MAY_USE: &str = "What a plan may use: `tools` are the tools of its steps, `models` what `llm` steps may name, `providers` where \
+machines may come from, the one marked `default` for an agent that names none; `secrets` says whether it may name secrets";
 
 /// Finished steps of an earlier plan that a planner is told of, per agent.
 const TOLD_STEPS: usize = 50;

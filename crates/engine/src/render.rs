@@ -2,7 +2,8 @@
 //! never runs inside a transaction that writes: a step begins with what was evaluated before its commit.
 
 use crate::Engine;
-use crate::planner::{PlanLimits, planning_input, told_errors, with_errors};
+use crate::plan_limits::PlanLimits;
+use crate::planner::{planning_input, told_errors, with_errors, with_may_use};
 use crate::step::{Call, Place, Prepared, PreparedTask, TaskPlace, step_plan};
 use model::plan::{AgentPlan, RunPlan, TaskPlan};
 use model::run::LastError;
@@ -69,7 +70,8 @@ impl Renderer {
         if let Some(planning) = &self.planning {
             let agent = self.agent;
             let errors = engine.store.read("agent.planner", move |tx| told_errors(tx, agent)).await?;
-            return Ok(self.planned(wants, planning, errors.as_ref()));
+            let may_use = planning.limits.as_ref().map(|limits| limits.may_use(&engine.context));
+            return Ok(self.planned(wants, planning, may_use, errors.as_ref()));
         }
         let mut parts = Vec::new();
         for want in wants {
@@ -112,9 +114,15 @@ impl Renderer {
         Ok(scope.and_then(|scope| part.render_input(&scope)))
     }
 
-    /// A planner's step has no expressions: it is given the goal, what became of the plan so far, and what was wrong with its last answer.
-    /// The errors are not part of the key, so that the record of the plan answers in the next attempt.
-    fn planned(&self, wants: &[Want], planning: &Planning, errors: Option<&String>) -> Evaluated {
+    /// A planner's step is given the goal, what its plan may use, what became of the plan so far, and what was wrong with its last answer.
+    /// What it may use and the errors are not part of the key, so that the record of the plan answers in the next attempt.
+    fn planned(
+        &self,
+        wants: &[Want],
+        planning: &Planning,
+        may_use: Option<Value>,
+        errors: Option<&String>,
+    ) -> Evaluated {
         let mut evaluated = Evaluated::default();
         for want in wants {
             let Want::Step(place) = want else { continue };
@@ -122,6 +130,7 @@ impl Renderer {
             let input = planning_input(step.tool, &step.input, &self.shared, planning.max_agents, &planning.history);
             let identity = plan::identity(PLANNER, "plan", &step.name, 1);
             let key = plan::key(self.run, &identity, step.tool, &input);
+            let input = with_may_use(step.tool, input, may_use.clone().unwrap_or_default());
             let input = with_errors(input, errors.cloned());
             evaluated.steps.insert(*place, Prepared::Call(Call { identity: identity.to_string(), key, input }));
         }

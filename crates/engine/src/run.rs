@@ -7,12 +7,12 @@ use crate::view::{self, RunSnapshot};
 use crate::{Actor, Engine, EngineContext};
 use model::bug;
 use model::job_counters::JobPick;
-use model::plan::{AgentPlan, RunPlan, Totals};
+use model::plan::{AgentPlan, MachinePlan, RunPlan, Totals};
 use model::refused::Unfit;
 use model::run::{Run, RunEvent, RunStatus};
 use model::spec::{CallPart, MAX_ENV_BYTES, MAX_NODES, RunKind, RunSpec};
 use model::{Credits, Failure, OrgId, Refused, RunId, Timestamp};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use store::idempotency::{self, Key, Looked};
 use store::{Item, Lane, Turn, Tx};
@@ -408,18 +408,25 @@ fn check_machines(context: &EngineContext, submission: &Submission) -> Result<()
             Refused::DoesNotFit(unfit) => Refused::DoesNotFit(Box::new(Unfit { at: Some(at.clone()), ..*unfit })),
             refused => refused,
         })?;
-        let (env, secrets) = command::variables(Some(&serde_json::json!(machine.env)))
-            .map_err(|why| Refused::invalid(format!("{at}.env"), why))?;
-        let bytes: usize = env.iter().chain(&submission.spec.env).map(|(name, value)| name.len() + value.len()).sum();
-        if bytes > MAX_ENV_BYTES {
-            let why = "more than 128 KiB in sum, with the run's: put it into a file and send it with --file";
-            return Err(Refused::invalid(format!("{at}.env"), why));
-        }
-        for name in env.keys().chain(secrets.keys()).chain(&machine.secrets) {
-            model::spec::check_variable(name).map_err(|why| Refused::invalid(format!("{at}.env"), why))?;
-        }
+        check_variables(&submission.spec.env, agent, machine)?;
     }
     Ok(())
+}
+
+/// What all processes of an agent are given, with the variables of its run.
+pub(crate) fn check_variables(
+    of_run: &BTreeMap<String, String>,
+    agent: &AgentPlan,
+    machine: &MachinePlan,
+) -> Result<(), Refused> {
+    let bad = |why: String| Refused::invalid(format!("agents.{}.env", agent.name), why);
+    let (env, secrets) = command::variables(Some(&serde_json::json!(machine.env))).map_err(bad)?;
+    let bytes: usize = env.iter().chain(of_run).map(|(name, value)| name.len() + value.len()).sum();
+    if bytes > MAX_ENV_BYTES {
+        return Err(bad("more than 128 KiB in sum, with the run's: put it into a file and send it with --file".into()));
+    }
+    let mut names = env.keys().chain(secrets.keys()).chain(&machine.secrets);
+    names.try_for_each(|name| model::spec::check_variable(name).map_err(bad))
 }
 
 /// What starting it would reserve, if the org has so much. Only the start reserves.

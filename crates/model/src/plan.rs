@@ -114,6 +114,9 @@ pub struct TaskPlan {
     pub mode: FailureMode,
     /// Steps that may run at once; 1 is one after the other.
     pub parallel: i64,
+    /// Calls of one turn of a model that may run at once. Without it as many as steps, or 3 where steps run one after the other.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parallel_calls: Option<i64>,
     pub max_tries: i64,
     pub timeout_ms: i64,
     /// Positions of the tasks that must have ended before this one begins.
@@ -195,6 +198,9 @@ pub struct PlannerPlan {
     pub allow: Vec<ToolKind>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub allow_secrets: bool,
+    /// Of a program: the machine that it runs on, with the variables and secrets of the whole run.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub machine: Option<MachinePlan>,
 }
 
 impl AgentPlan {
@@ -228,6 +234,7 @@ impl TaskPlan {
             name: name.to_owned(),
             mode: FailureMode::FailFast,
             parallel: 1,
+            parallel_calls: None,
             max_tries: MAX_TRIES,
             timeout_ms: TASK_TIMEOUT_MS,
             after: Vec::new(),
@@ -246,6 +253,13 @@ impl AgentPlan {
         };
         let by_model = planned || self.tasks.iter().flat_map(|task| &task.steps).any(calls_tools);
         self.machine.is_some() && sandbox.around(by_model).is_some()
+    }
+}
+
+impl TaskPlan {
+    /// How many calls of one turn of a model run side by side.
+    pub fn calls_at_once(&self) -> i64 {
+        self.parallel_calls.unwrap_or(if self.parallel > 1 { self.parallel } else { DEFAULT_PARALLEL_STEPS })
     }
 }
 

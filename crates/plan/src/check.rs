@@ -16,6 +16,7 @@ use crate::shape::{Slot, check_table, each_template, get};
 use crate::template::{Template, has_expression};
 use model::plan::{MAX_PLANNED_STEPS, cycle};
 use model::spec;
+use model::step::ToolKind;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -131,7 +132,7 @@ fn check_run(value: &Value, document: &Document, problems: &mut Problems, warnin
     if let Some(inputs) = fields.get("inputs") {
         no_secrets(inputs, At::Root.key("inputs"), problems);
     }
-    let view = View::new(&document.inputs);
+    let view = View::early(&document.inputs);
     for field in RUN.fields.iter().filter(|field| field.name != "output") {
         each_template(value, std::slice::from_ref(field), At::Root, &mut |value, slot, at| {
             template(value, slot, &view, at, problems);
@@ -287,13 +288,21 @@ impl<'c> Checker<'c> {
     fn agent(&mut self, agent: &Agent, value: &Value, at: At<'_>) -> Vec<Vec<usize>> {
         let names = Names::of(agent);
         let tasks_at = at.key("tasks");
+        if agent.max_concurrent_tasks.is_some() && agent.parallelism == Parallelism::Sequential {
+            let hint = "add `parallelism: parallel` or `dag`";
+            self.warnings.hint(
+                at.key("max_concurrent_tasks"),
+                "has no effect: its tasks run one after the other",
+                hint,
+            );
+        }
         self.unique(agent.tasks.iter().map(|task| task.name.as_str()), tasks_at);
         secret_names(document::Fields::of(value).list("secrets"), at.key("secrets"), self.problems);
         self.planned_secrets(!agent.secrets.is_empty() || agent.env.values().any(names_secret), at);
         if let Some(dir) = agent.working_dir.as_ref().filter(|dir| !spec::is_inside(dir)) {
             self.problems.add(at.key("working_dir"), format!("`{dir}` must stay below the run's folder"));
         }
-        let view = View::new(&self.file.inputs);
+        let view = View::early(&self.file.inputs);
         each_template(value, AGENT.fields, at, &mut |value, slot, at| {
             template(value, slot, &view, at, self.problems);
         });
@@ -318,6 +327,11 @@ impl<'c> Checker<'c> {
     fn task(&mut self, names: &Names<'_>, agent: &Agent, index: usize, value: &Value, at: At<'_>) -> Vec<usize> {
         let task = &agent.tasks[index];
         let mut after = self.depends_on(names, agent, index, at.key("depends_on"));
+        let calls = task.steps.iter().any(|step| step.call.tool == ToolKind::Llm && has(&step.call.input, "tools"));
+        if task.max_concurrent_steps.is_some() && !task.parallel && !calls {
+            let (why, hint) = ("has no effect: its steps run one after the other", "add `parallelism: parallel`");
+            self.warnings.hint(at.key("max_concurrent_steps"), why, hint);
+        }
         self.unique(task.steps.iter().map(|step| step.name.as_str()), at.key("steps"));
         let view = View { tasks: Some((names, index)), ..View::new(&self.file.inputs) };
         each_template(value, TASK.fields, at, &mut |value, slot, at| {
@@ -384,7 +398,7 @@ impl<'c> Checker<'c> {
     }
 }
 
-fn names_secret(value: &Value) -> bool {
+pub(crate) fn names_secret(value: &Value) -> bool {
     match value {
         Value::Object(fields) => {
             fields.get("secret").is_some_and(Value::is_string) || fields.values().any(names_secret)

@@ -1,7 +1,10 @@
 //! From a checked document to what the engine stores and runs: names become positions, defaults are filled in. Templates stay text, because
 //! they are rendered when a step is ready.
 
+use crate::check::names_secret;
 use crate::document::{Agent, Call, Document, Parallelism, Planner, Step, Task, Tool};
+use crate::early::agents_with_inputs;
+use crate::problem::Problem;
 use model::Credits;
 use model::plan::{
     AGENT_TIMEOUT_MS, AgentPlan, DEFAULT_PARALLEL_STEPS, DEFAULT_PARALLEL_TASKS, MachinePlan, PlannerPlan, Policy,
@@ -39,7 +42,7 @@ pub struct Compiled {
     pub output: Option<Value>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub tools: BTreeMap<String, ToolPlan>,
-    /// A template over `inputs` and `run`.
+    /// A template over `inputs`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub goal: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -71,7 +74,7 @@ pub fn compile(document: &Document) -> Compiled {
         output: document.output.clone(),
         tools: document.tools.iter().map(|(name, tool)| (name.clone(), compile_tool(tool))).collect(),
         goal: document.goal.clone(),
-        planner: document.planner.as_ref().map(compile_planner),
+        planner: document.planner.as_ref().map(|planner| compile_planner(planner, document)),
         files: document.files.clone(),
         sandbox: sandbox(document),
     }
@@ -88,9 +91,23 @@ fn sandbox(document: &Document) -> Option<Sandbox> {
     (called || planned).then_some(Sandbox { only_models: true, ..Sandbox::DEFAULT })
 }
 
-/// Agents of the document itself, or of a plan that its planner made.
-pub fn compile_agents(agents: &[Agent], file: &Document) -> Vec<AgentPlan> {
+/// Agents of the document itself.
+fn compile_agents(agents: &[Agent], file: &Document) -> Vec<AgentPlan> {
     agents.iter().map(|agent| compile_agent(agent, file)).collect()
+}
+
+/// Agents of a plan that the file's planner made. The file's secrets are not theirs, unless `planner.allow` says so; what such a plan itself
+/// names is refused before: see [`crate::check_planned`].
+pub fn compile_planned(agents: &[Agent], file: &Document) -> Result<Vec<AgentPlan>, Problem> {
+    let mut plans = compile_agents(agents, file);
+    if !file.planner.as_ref().is_some_and(|planner| planner.allow_secrets) {
+        for machine in plans.iter_mut().filter_map(|plan| plan.machine.as_mut()) {
+            machine.secrets.clear();
+            machine.env.retain(|_, value| !names_secret(value));
+        }
+    }
+    agents_with_inputs(&mut plans, &file.inputs)?;
+    Ok(plans)
 }
 
 fn compile_agent(agent: &Agent, file: &Document) -> AgentPlan {
@@ -143,6 +160,7 @@ fn compile_task(task: &Task, file: &Document) -> TaskPlan {
         name: task.name.clone(),
         mode: task.failure_mode,
         parallel: if task.parallel { task.max_concurrent_steps.unwrap_or(DEFAULT_PARALLEL_STEPS) } else { 1 },
+        parallel_calls: task.max_concurrent_steps,
         max_tries: task.max_attempts.unwrap_or(MAX_TRIES),
         timeout_ms,
         after: task.after.clone(),
@@ -202,12 +220,14 @@ fn compile_tool(tool: &Tool) -> ToolPlan {
     }
 }
 
-fn compile_planner(planner: &Planner) -> PlannerPlan {
+fn compile_planner(planner: &Planner, file: &Document) -> PlannerPlan {
+    let machine = MachinePlan { env: file.env.clone(), secrets: file.secrets.clone(), ..MachinePlan::default() };
     PlannerPlan {
         tool: planner.tool,
         input: planner.input.clone(),
         timeout_ms: planner.timeout_ms,
         allow: planner.allow.clone(),
         allow_secrets: planner.allow_secrets,
+        machine: (planner.tool == ToolKind::Exec).then_some(machine),
     }
 }

@@ -58,6 +58,8 @@ pub struct Planner {
     pub timeout_ms: Option<i64>,
     pub allow: Vec<ToolKind>,
     pub allow_secrets: bool,
+    /// Also providers that bill and that the file does not name.
+    pub allow_providers: bool,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -262,6 +264,7 @@ fn read_planner(value: &Value) -> Planner {
         timeout_ms: planner.duration("timeout"),
         allow: allow.iter().filter_map(|word| word.parse().ok()).collect(),
         allow_secrets: allow.iter().any(|word| word == "secrets"),
+        allow_providers: allow.iter().any(|word| word == "providers"),
     }
 }
 

@@ -111,7 +111,7 @@ pub const MODEL_TOOLS: &[&str] = &["command", "http", "mcp", "exec", "external"]
 /// The fields of a `verify` that do. A program that polls for its steps may never ask for one, and a model knows nothing of what happened.
 pub const VERIFY_TOOLS: &[&str] = &["command", "http", "mcp", "exec"];
 /// What `planner.allow` may name.
-pub const ALLOWED: &[&str] = &["command", "http", "mcp", "exec", "external", "call", "secrets"];
+pub const ALLOWED: &[&str] = &["command", "http", "mcp", "exec", "external", "call", "secrets", "providers"];
 
 pub const MAX_FOR_EACH: usize = 100;
 const TRIES: Kind = Kind::Count { min: 1, max: MAX_ATTEMPTS };
@@ -128,6 +128,11 @@ const ATTEMPTS: Field = field(
 );
 const ENV: Field =
     field("env", Kind::Variables, "Variables of the processes that it starts; values may be `{secret: NAME}`.");
+const SHARED_ENV: Field = field(
+    "env",
+    Kind::Variables,
+    "Variables of all processes; values may be `{secret: NAME}`. Expressions may read `inputs`.",
+);
 const OUTPUT: Field = field("output", Kind::Schema, "The JSON schema that the output must match.");
 
 pub static RUN: Table = Table {
@@ -162,7 +167,11 @@ pub static RUN: Table = Table {
         field("priority", Kind::OneOf(&["high", "normal"]), "Who goes first when machines are scarce; default normal."),
         field("tools", Kind::Named(&TOOL), "Tools that `llm` steps may call, by name."),
         field("agents", Kind::List(&AGENT, MAX_PLANNED_AGENTS), "The agents. They do not depend on each other."),
-        field("goal", Kind::Template, "What a planner makes a plan for, instead of `agents`."),
+        field(
+            "goal",
+            Kind::Template,
+            "What a planner makes a plan for, instead of `agents`. Expressions may read `inputs`.",
+        ),
         field("planner", Kind::Inner(&PLANNER), "What makes the plan."),
         field("output", Kind::Any, "What the run answers. Expressions may read `agents`."),
         field(
@@ -171,7 +180,7 @@ pub static RUN: Table = Table {
             "Which processes run in a sandbox: default those that models ask for; `true` or `{network: none}` all; `off` none.",
         ),
         field("files", Kind::Texts, "Files and folders that go with the run, as PATH or PATH:DEST."),
-        ENV,
+        SHARED_ENV,
         field("secrets", Kind::Texts, "Secrets that every command gets as variables of the same name."),
         field(
             "rerun",
@@ -196,9 +205,17 @@ pub static PLANNER: Table = Table {
     at_most_one: &[],
     fields: &[
         field("llm", Kind::Inner(&PLANNER_LLM), "A model that answers with a plan."),
-        field("exec", Kind::Argv, "A program: it reads the goal as JSON and writes a plan as JSON."),
+        field(
+            "exec",
+            Kind::Argv,
+            "A program: it reads the goal as JSON and writes a plan as JSON. Expressions may read `inputs`.",
+        ),
         field("timeout", Kind::Duration, "The longest that it may take."),
-        field("allow", Kind::SomeOf(ALLOWED), "What its plans may use beside the file's tools."),
+        field(
+            "allow",
+            Kind::SomeOf(ALLOWED),
+            "What its plans may use beside the file's tools: these tools, `secrets`, and with `providers` also machines that bill of providers that the file does not name.",
+        ),
     ],
 };
 
@@ -206,7 +223,7 @@ pub static PLANNER_LLM: Table = table(
     "`planner.llm`",
     &[
         field("model", Kind::Text, "The model; default `default`."),
-        field("system", Kind::Template, "Instructions for the model."),
+        field("system", Kind::Template, "Instructions for the model. Expressions may read `inputs`."),
         field("max_output_tokens", TOKENS, "Tokens of the answer."),
         field("temperature", Kind::Number { min: 0.0, max: 2.0 }, "How freely the model answers."),
     ],
@@ -224,7 +241,11 @@ pub static AGENT: Table = Table {
             Kind::OneOf(&["sequential", "parallel", "dag"]),
             "In which order its tasks run; default sequential.",
         ),
-        field("max_concurrent_tasks", Kind::Count { min: 1, max: 1_000 }, "Tasks that run at once; default 5."),
+        field(
+            "max_concurrent_tasks",
+            Kind::Count { min: 1, max: 1_000 },
+            "Tasks that run at once with `parallel` or `dag`; default 5.",
+        ),
         field("timeout", Kind::Duration, "The longest that it may be active; default 6h."),
         MODE,
         ATTEMPTS,
@@ -237,7 +258,7 @@ pub static AGENT: Table = Table {
         ),
         field("spot", Kind::Flag, "Its machine may be one that is cheaper and may be taken away at any time."),
         field("working_dir", Kind::Text, "The folder that its commands run in, below the workdir."),
-        ENV,
+        SHARED_ENV,
         field("secrets", Kind::Texts, "Secrets that its commands get as variables of the same name."),
         field("tasks", Kind::List(&TASK, usize::MAX), "What it does."),
     ],
@@ -273,7 +294,11 @@ pub static TASK: Table = Table {
             Kind::OneOf(&["sequential", "parallel"]),
             "In which order its steps run; default sequential.",
         ),
-        field("max_concurrent_steps", Kind::Count { min: 1, max: 1_000 }, "Steps that run at once; default 3."),
+        field(
+            "max_concurrent_steps",
+            Kind::Count { min: 1, max: 1_000 },
+            "Steps that run at once with `parallel`, and calls of one turn of a model; default 3.",
+        ),
         field("timeout", Kind::Duration, "The longest that it may be active; default 1h."),
         field("steps", Kind::List(&STEP, usize::MAX), "What it does."),
     ],

@@ -4,6 +4,7 @@
 pub mod check;
 pub mod compile;
 pub mod document;
+mod early;
 pub mod estimate;
 mod evaluator;
 pub mod expression;
@@ -21,8 +22,9 @@ mod url;
 mod wait;
 
 pub use check::{Checked, MAX_DOCUMENT_BYTES, check, check_planned};
-pub use compile::{Compiled, compile, compile_agents};
+pub use compile::{Compiled, compile, compile_planned};
 pub use document::Document;
+pub use early::with_inputs;
 pub use estimate::{Prices, estimate};
 pub use evaluator::{MAX_DEPTH, MAX_READ_BYTES, MAX_RENDERED_BYTES};
 pub use key::{Identity, content, identity, key};

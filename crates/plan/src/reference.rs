@@ -43,6 +43,8 @@ impl<'d> Names<'d> {
 #[derive(Clone, Copy)]
 pub struct View<'v> {
     pub inputs: &'v Map<String, Value>,
+    /// Whether the run exists when the place is evaluated.
+    pub run: bool,
     /// The tasks of the same agent, and the position of the task that the place belongs to.
     pub tasks: Option<(&'v Names<'v>, usize)>,
     /// The position of the step that the place belongs to.
@@ -67,13 +69,18 @@ fn no<T>(why: impl Into<String>, hint: impl Into<String>) -> Result<T, Unresolve
 
 impl<'v> View<'v> {
     pub fn new(inputs: &'v Map<String, Value>) -> View<'v> {
-        View { inputs, tasks: None, step: None, item: false, args: None, output: false, agents: None }
+        View { inputs, run: true, tasks: None, step: None, item: false, args: None, output: false, agents: None }
+    }
+
+    /// Of a place that is evaluated when the run is submitted.
+    pub fn early(inputs: &'v Map<String, Value>) -> View<'v> {
+        View { run: false, ..View::new(inputs) }
     }
 
     fn roots(&self) -> Vec<&'static str> {
         let possible = [
             ("inputs", true),
-            ("run", true),
+            ("run", self.run),
             ("tasks", self.tasks.is_some()),
             ("steps", self.step.is_some()),
             ("item", self.item),
@@ -88,7 +95,7 @@ impl<'v> View<'v> {
     pub fn resolve(&self, reference: &Reference) -> Result<Option<usize>, Unresolved> {
         match reference.root.as_str() {
             "inputs" => self.input(reference).map(|()| None),
-            "run" => known(reference, 0, OF_RUN).map(|()| None),
+            "run" if self.run => known(reference, 0, OF_RUN).map(|()| None),
             "item" if self.item => Ok(None),
             "output" if self.output => Ok(None),
             "args" if self.args.is_some() => self.arg(reference).map(|()| None),
@@ -103,6 +110,7 @@ impl<'v> View<'v> {
                     "agents" => {
                         "`agents` exists only in the run's `output`: agents do not depend on each other".to_owned()
                     }
+                    "run" => "`run` cannot be read here: this is evaluated when the run is submitted".to_owned(),
                     "tasks" | "steps" => format!("`{root}` cannot be read here"),
                     other => format!("nothing is called `{other}`"),
                 };

@@ -9,8 +9,8 @@ use model::spec::{Command, OnLostControl, PlanRules, Priority, Retry, RetryEvent
 use model::step::ToolKind;
 use model::tree::TreeRef;
 use model::{Credits, OrgId, Refused};
-use plan::{Compiled, Prices, Scope, Template};
-use serde_json::{Value, json};
+use plan::{Compiled, Prices};
+use serde_json::Value;
 use wire::api::{AgentsMachinePlan, AgentsPlan, Submit};
 
 /// A submission, and what a dry run says of it.
@@ -26,7 +26,7 @@ pub(crate) fn submission(context: &EngineContext, org: OrgId, body: Submit) -> R
         return Err(Refused::invalid("plan", "a run of `type: agents` needs one: see `repl schema agents`"));
     };
     let checked = plan::check(document).map_err(refused)?;
-    let compiled = plan::compile(&checked.document);
+    let compiled = plan::with_inputs(plan::compile(&checked.document)).map_err(|problem| refused(vec![problem]))?;
     check_places(context, &compiled)?;
     check_models(context, &compiled)?;
     let budget = match &body.budget {
@@ -50,7 +50,7 @@ pub(crate) fn submission(context: &EngineContext, org: OrgId, body: Submit) -> R
     spec.check()?;
     let name = body.name.or(compiled.name.clone());
     let warnings = checked.warnings.iter().map(ToString::to_string).collect();
-    let submission = Submission { org, by: None, name, spec, plans: plans(compiled, document)?, start: body.start };
+    let submission = Submission { org, by: None, name, spec, plans: plans(compiled, document), start: body.start };
     Ok(Asked { submission, estimate, warnings })
 }
 
@@ -60,27 +60,29 @@ fn refused(problems: Vec<plan::Problem>) -> Refused {
     Refused::InvalidPlan { problems: problems.map(one).collect() }
 }
 
-/// What a plain task says in the request itself is said in the plan here.
+/// What a plain task says in the request itself is said in the plan here, or is not for agents.
 fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
-    let said = [
+    let in_plan = [
         ("commands", !body.commands.is_empty()),
         ("argv", !body.argv.is_empty()),
         ("env", !body.env.is_empty()),
         ("secrets", !body.secrets.is_empty()),
-        ("stdin", body.stdin.is_some()),
         ("working_dir", body.working_dir.is_some()),
         ("resources", body.resources != Default::default()),
         ("provider", body.provider.is_some()),
-        ("providers", !body.providers.is_empty()),
-        ("unasked", !body.unasked.is_empty()),
         ("spot", body.spot),
         ("region", body.region.is_some()),
+        ("retry", body.retry.is_some()),
+        ("sandbox", body.sandbox.is_some()),
+    ];
+    let of_tasks = [
+        ("stdin", body.stdin.is_some()),
+        ("providers", !body.providers.is_empty()),
+        ("unasked", !body.unasked.is_empty()),
         ("stop_duration_ms", body.stop_duration_ms.is_some()),
         ("hold_ms", body.hold_ms.is_some()),
-        ("retry", body.retry.is_some()),
         ("artifacts", !body.artifacts.is_empty()),
         ("merge", body.merge),
-        ("sandbox", body.sandbox.is_some()),
         ("init", body.init.is_some()),
         ("features", !body.features.is_empty()),
         ("snapshot", body.snapshot.is_some()),
@@ -88,8 +90,12 @@ fn only_what_agents_take(body: &Submit) -> Result<(), Refused> {
         ("save_snapshot", body.save_snapshot),
         ("on_lost_control", body.on_lost_control.is_some()),
     ];
-    match said.iter().find(|(_, there)| *there) {
-        Some((field, _)) => Err(Refused::invalid(*field, "a run of `type: agents` says it in its plan")),
+    let said = |fields: &[(&'static str, bool)]| fields.iter().find(|(_, there)| *there).map(|(field, _)| *field);
+    if let Some(field) = said(&in_plan) {
+        return Err(Refused::invalid(field, "a run of `type: agents` says it in its plan: see `repl schema agents`"));
+    }
+    match said(&of_tasks) {
+        Some(field) => Err(Refused::invalid(field, "is not for runs of `type: agents`")),
         None => Ok(()),
     }
 }
@@ -162,37 +168,21 @@ fn spec(context: &EngineContext, compiled: &Compiled, estimate: Credits) -> Resu
     })
 }
 
-fn plans(compiled: Compiled, document: &Value) -> Result<Plans, Refused> {
-    let inputs = Value::Object(compiled.inputs.clone());
-    let goal = match &compiled.goal {
-        Some(text) => Some(goal(text, &inputs)?),
-        None => None,
-    };
-    let planner = compiled.planner.as_ref().map(|planner| planning_agent(planner, &compiled));
+fn plans(compiled: Compiled, document: &Value) -> Plans {
+    let planner = compiled.planner.as_ref().map(planning_agent);
     let shared = RunPlan {
         inputs: compiled.inputs,
-        goal,
+        goal: compiled.goal,
         output: compiled.output,
         tools: compiled.tools,
         max_tokens: compiled.max_tokens,
         document: planner.is_some().then(|| document.clone()),
     };
-    Ok(Plans { shared, agents: compiled.agents, planner, document: Some(document.clone()) })
-}
-
-fn goal(text: &str, inputs: &Value) -> Result<String, Refused> {
-    let bad =
-        |why: String| Refused::InvalidPlan { problems: vec![BadPlan { path: "goal".into(), detail: why, fix: None }] };
-    let template = Template::parse(&Value::from(text)).map_err(|problem| bad(problem.error.why))?;
-    let scope = Scope::new().with("inputs", inputs.clone()).with("run", json!({}));
-    match template.render(&scope).map_err(|error| bad(error.to_string()))? {
-        Value::String(text) => Ok(text),
-        other => Ok(other.to_string()),
-    }
+    Plans { shared, agents: compiled.agents, planner, document: Some(document.clone()) }
 }
 
 /// The planner is an agent with one task and one step.
-fn planning_agent(planner: &PlannerPlan, compiled: &Compiled) -> AgentPlan {
+fn planning_agent(planner: &PlannerPlan) -> AgentPlan {
     let mut step = StepPlan { idempotent: true, input: planner.input.clone(), ..StepPlan::new("plan", planner.tool) };
     if let Some(timeout_ms) = planner.timeout_ms {
         step.timeout_ms = timeout_ms;
@@ -200,8 +190,7 @@ fn planning_agent(planner: &PlannerPlan, compiled: &Compiled) -> AgentPlan {
         step.timeout_ms = model::plan::LLM_TURN_TIMEOUT_MS;
     }
     let mut agent = AgentPlan::new("planner", vec![TaskPlan::new("plan", vec![step])]);
-    let machines = compiled.agents.iter().find_map(|agent| agent.machine.clone());
-    agent.machine = (planner.tool == ToolKind::Exec).then(|| machines.unwrap_or_default());
+    agent.machine = planner.machine.clone();
     agent
 }
 

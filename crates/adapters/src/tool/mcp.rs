@@ -21,13 +21,10 @@ use serde::Deserialize;
 use session::{Asked, failure};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
 use url::Url;
 use wire::Wire;
 
 pub use session::{KEY_FIELD, MOST_LIST_BYTES, MOST_TOOLS};
-
-const DEFAULT_TIMEOUT_MS: i64 = 30_000;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -42,8 +39,6 @@ struct Input {
     tools: Option<Vec<String>>,
     #[serde(default)]
     headers: BTreeMap<String, HeaderText>,
-    #[serde(default)]
-    timeout: Option<String>,
 }
 
 pub struct McpTool {
@@ -58,13 +53,7 @@ impl McpTool {
     async fn exchange(&self, call: &ToolCall) -> Result<ToolAnswer, ToolFailure> {
         let input: Input =
             serde_json::from_value(call.input.clone()).map_err(|error| invalid_input(&error.to_string()))?;
-        let timeout_ms = match &input.timeout {
-            Some(text) => {
-                model::time::parse_duration(text).map_err(|error| invalid_input(&format!("timeout: {error}")))?
-            }
-            None => DEFAULT_TIMEOUT_MS,
-        };
-        let within = Duration::from_millis(timeout_ms.max(1) as u64);
+        let within = call.limit();
         let url = Url::parse(&input.url).map_err(|error| invalid_input(&format!("url: {error}")))?;
         let (headers, _) = headers(&input.headers, &call.secrets).map_err(|why| invalid_input(&why))?;
         let client = self.connector.open(&url, &mut Trail::default(), within).await?;
@@ -74,7 +63,7 @@ impl McpTool {
         let failed = match answered {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(failed)) => failed,
-            Err(_) => failure(ErrorClass::Transient, "timeout", format!("no answer within {timeout_ms} ms")),
+            Err(_) => failure(ErrorClass::Transient, "timeout", format!("no answer within {} ms", within.as_millis())),
         };
         Err(wire.explain(failed))
     }

@@ -2,10 +2,11 @@
 
 use crate::server::{Act, Server, answer, read};
 use crate::{Kept, call, is};
-use adapters::Tool;
 use adapters::tool::address::{AddressPolicy, Profile};
 use adapters::tool::connector::{Connector, Resolver, Resolving};
 use adapters::tool::http::HttpTool;
+use adapters::tool::mcp::McpTool;
+use adapters::{Tool, ToolCall};
 use model::Effect;
 use model::recovery::ErrorClass::{Permanent, Transient};
 use serde_json::json;
@@ -123,6 +124,30 @@ async fn a_name_that_does_not_resolve_and_a_closed_port_had_no_effect() {
     let asked = call(json!({"url": format!("http://{closed}/"), "method": "POST"}), &[]);
     let failed = HttpTool::new(crate::embedded()).call(&asked, &Kept::default()).await.unwrap_err();
     is(&failed, Transient, Effect::None, "not_connected");
+}
+
+struct Silent;
+
+impl Resolver for Silent {
+    fn resolve<'a>(&'a self, _host: &'a str, _port: u16) -> Resolving<'a> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// The step's own limit decides how long the connection may take, so that the tool can still say that nothing was sent.
+#[tokio::test]
+async fn a_host_that_is_silent_for_a_short_time_limit_had_nothing() {
+    let connector = || Arc::new(Connector::new(policy(Profile::Embedded, &[], &[])).resolving_by(Box::new(Silent)));
+    let tools: [Box<dyn Tool>; 2] = [Box::new(HttpTool::new(connector())), Box::new(McpTool::new(connector()))];
+    for (tool, more) in tools.iter().zip([json!({"method": "POST"}), json!({"tool": "add"})]) {
+        let mut input = json!({"url": "http://silent.example/"});
+        input.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let asked = ToolCall { timeout_ms: Some(300), ..call(input, &[]) };
+        let (log, limit) = (Kept::default(), std::time::Duration::from_millis(300));
+        let said = tokio::time::timeout(limit, tool.call(&asked, &log)).await;
+        let failed = said.expect("it ends before its holder cuts it off");
+        is(&failed.unwrap_err(), Transient, Effect::None, "unresolved");
+    }
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use crate::server::{Act, Received, Server, answer, json as json_answer, redirect};
 use crate::{Kept, call, embedded, is};
 use adapters::tool::http::HttpTool;
-use adapters::{Tool, ToolAnswer, ToolFailure};
+use adapters::{Tool, ToolAnswer, ToolCall, ToolFailure};
 use model::Effect;
 use model::recovery::ErrorClass::{InvalidOutput, Permanent, RateLimited, Transient, Unknown};
 use serde_json::{Value, json};
@@ -63,7 +63,7 @@ async fn an_input_that_cannot_be_sent_is_refused_before_anything_is_connected() 
         json!({"url": url, "headers": {"A": {"secret": "UNKNOWN"}}}),
         json!({"url": url, "headers": {"A": {"secret": "SPLIT"}}}),
         json!({"url": url, "query": {"a": {"b": 1}}}),
-        json!({"url": url, "timeout": "soon"}),
+        json!({"url": url, "timeout": "20s"}),
         json!({"url": url.replace("http://", "http://user:pw@")}),
     ] {
         let failed = sent(input.clone(), &[("SPLIT", "secret\r\nEvil: 1")]).await.unwrap_err();
@@ -151,9 +151,9 @@ async fn each_misbehaviour_is_an_error_with_a_class_and_an_effect() {
         (vec![Act::Hang], Transient, Effect::Perhaps, "timeout"),
     ] {
         let server = Server::saying(acts).await;
-        let limit = if code == "timeout" { "200ms" } else { "20s" };
-        let input = json!({"url": server.url("/"), "method": "POST", "timeout": limit});
-        let failed = sent(input, &[]).await.unwrap_err();
+        let timeout_ms = Some(if code == "timeout" { 200 } else { 20_000 });
+        let asked = ToolCall { timeout_ms, ..call(json!({"url": server.url("/"), "method": "POST"}), &[]) };
+        let failed = HttpTool::new(embedded()).call(&asked, &Kept::default()).await.unwrap_err();
         is(&failed, class, effect, code);
         let waits = failed.failure.error.message.starts_with("HTTP 429")
             || failed.failure.error.message.starts_with("HTTP 503");

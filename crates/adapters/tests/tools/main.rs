@@ -39,7 +39,7 @@ pub fn embedded() -> Arc<Connector> {
 
 pub fn call(input: Value, secrets: &[(&str, &str)]) -> ToolCall {
     let secrets = secrets.iter().map(|(name, value)| (name.to_string(), value.to_string()));
-    ToolCall { key: "step-key".to_owned(), input, secrets: BTreeMap::from_iter(secrets) }
+    ToolCall { key: "step-key".to_owned(), input, secrets: BTreeMap::from_iter(secrets), timeout_ms: None }
 }
 
 pub fn is(failed: &ToolFailure, class: ErrorClass, effect: Effect, code: &str) {

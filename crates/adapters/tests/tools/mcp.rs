@@ -3,15 +3,20 @@
 use crate::server::{Act, Received, Server, answer, json as json_answer};
 use crate::{Kept, call, embedded, is};
 use adapters::tool::mcp::McpTool;
-use adapters::{Tool, ToolAnswer, ToolFailure};
+use adapters::{Tool, ToolAnswer, ToolCall, ToolFailure};
 use model::Effect;
 use model::recovery::ErrorClass::{InvalidOutput, Permanent, RateLimited, Transient, Unknown};
 use serde_json::{Value, json};
 
 async fn called(server: &Server, input: Value) -> Result<ToolAnswer, ToolFailure> {
+    called_within(server, input, 20_000).await
+}
+
+async fn called_within(server: &Server, input: Value, timeout_ms: i64) -> Result<ToolAnswer, ToolFailure> {
     let mut whole = json!({"url": server.url("/mcp"), "tool": "add", "arguments": {"a": 1}});
     whole.as_object_mut().unwrap().extend(input.as_object().unwrap().clone());
-    McpTool::new(embedded()).call(&call(whole, &[("KEY", "sesame-open")]), &Kept::default()).await
+    let asked = ToolCall { timeout_ms: Some(timeout_ms), ..call(whole, &[("KEY", "sesame-open")]) };
+    McpTool::new(embedded()).call(&asked, &Kept::default()).await
 }
 
 /// A server of 2025 that answers `tools/call` by script.
@@ -180,8 +185,8 @@ async fn each_failure_of_a_call_has_a_class_and_an_effect() {
     ];
     for (what, script, class, effect, code) in table {
         let server = older(*script).await;
-        let limit = if *code == "timeout" { "1s" } else { "20s" };
-        let failed = called(&server, json!({"timeout": limit})).await.map_err(Box::new).expect_err(what);
+        let limit = if *code == "timeout" { 1_000 } else { 20_000 };
+        let failed = called_within(&server, json!({}), limit).await.map_err(Box::new).expect_err(what);
         let found = (failed.failure.class, failed.failure.effect, failed.failure.error.code.as_str());
         assert_eq!(found, (*class, *effect, *code), "{what}: {}", failed.failure.error.message);
         assert_eq!(sent(&server, "tools/call").len(), 1, "{what}: sent once");
@@ -191,16 +196,16 @@ async fn each_failure_of_a_call_has_a_class_and_an_effect() {
 #[tokio::test]
 async fn before_the_call_nothing_happened() {
     for (what, acts, class, code, limit) in [
-        ("401", answer("401 No", &[], "x"), Permanent, "http_status", "20s"),
-        ("429", answer("429 Slow", &[], "x"), RateLimited, "rate_limited", "20s"),
-        ("500", answer("500 Oops", &[], "x"), Unknown, "http_status", "20s"),
-        ("garbage", answer("200 OK", &[], "hello"), InvalidOutput, "invalid_output", "20s"),
-        ("closes", vec![], Transient, "cut", "20s"),
-        ("never answers", vec![Act::Hang], Transient, "timeout", "300ms"),
-        ("redirects", crate::server::redirect("307 Away", "http://169.254.169.254/"), Permanent, "http_status", "20s"),
+        ("401", answer("401 No", &[], "x"), Permanent, "http_status", 20_000),
+        ("429", answer("429 Slow", &[], "x"), RateLimited, "rate_limited", 20_000),
+        ("500", answer("500 Oops", &[], "x"), Unknown, "http_status", 20_000),
+        ("garbage", answer("200 OK", &[], "hello"), InvalidOutput, "invalid_output", 20_000),
+        ("closes", vec![], Transient, "cut", 20_000),
+        ("never answers", vec![Act::Hang], Transient, "timeout", 300),
+        ("redirects", crate::server::redirect("307 Away", "http://169.254.169.254/"), Permanent, "http_status", 20_000),
     ] {
         let server = Server::saying(acts).await;
-        let failed = called(&server, json!({"timeout": limit})).await.map_err(Box::new).expect_err(what);
+        let failed = called_within(&server, json!({}), limit).await.map_err(Box::new).expect_err(what);
         let found = (failed.failure.class, failed.failure.effect, failed.failure.error.code.as_str());
         assert_eq!(found, (class, Effect::None, code), "{what}: {}", failed.failure.error.message);
     }

@@ -8,13 +8,13 @@ use crate::Engine;
 use crate::child::{ChildInput, generation_of};
 use crate::dialogue::{self, ChildFailure, Dialogue, Next, Wanted};
 use crate::message::MAX_WAITING;
+use crate::plan_limits::PlanProblem;
 use crate::price;
 use crate::render::Renderer;
 use crate::run_tx::RunTx;
 use crate::step::{Place, step_plan};
 use adapters::ToolAnswer;
 use model::hierarchy::{self, NewChild, Pick, Rows};
-use model::plan::DEFAULT_PARALLEL_STEPS;
 use model::recovery::{ErrorClass, StepFailure};
 use model::run::LastError;
 use model::step::{Step, StepStatus, ToolKind};
@@ -156,12 +156,15 @@ async fn adopt(engine: &Engine, renderer: Renderer, step: Step, place: Place) ->
     let context = engine.context.models.find(model).map_or(DEFAULT_CONTEXT, |found| found.limits.context);
     let plan = step_plan(&renderer.plan, place);
     let schema = plan.and_then(|plan| plan.output.clone());
-    let task = &renderer.plan.tasks[place.task.sequence as usize];
-    let parallel = if task.parallel > 1 { task.parallel } else { DEFAULT_PARALLEL_STEPS };
+    let parallel = renderer.plan.tasks[place.task.sequence as usize].calls_at_once();
     let dialogue = Dialogue::new(input, schema, &renderer.shared, renderer.tool_scope(), context);
     let mut dialogue = dialogue.tried(step.max_tries);
     if let Some(planning) = renderer.planning {
-        dialogue = dialogue.planning(planning.limits);
+        let problem = planning.limits.map(|limits| {
+            let context = engine.context.clone();
+            Box::new(move |plan: &Value| limits.planned(&context, plan).err()) as PlanProblem
+        });
+        dialogue = dialogue.planning(problem);
     }
     taken.into_iter().for_each(|(turn, text)| dialogue.heard(&turn, text));
     let mut open = BTreeMap::new();

@@ -1,7 +1,9 @@
 //! Dialogues by hand: what comes next after each way in which turns and calls end.
 
 use super::*;
+use crate::plan_limits::PlanLimits;
 use model::run::LastError;
+use model::spec::{Command, RunSpec};
 
 fn tool(policy: Policy) -> ToolPlan {
     ToolPlan {
@@ -320,8 +322,10 @@ fn a_plan_with_mistakes_is_sent_back_with_them() {
     let good = json!({ "agents": [works()] });
     let table = [(forbidden, "must not use `command`"), (too_many, "more than 9 agents: it may have 1")];
     for ((bad, why), asked_again) in table.iter().flat_map(|row| (0..=3).map(move |times| (row, times))) {
-        let limits = PlanLimits { document: document.clone(), most: 9, room: 1 };
-        let mut it = dialogue(1, None).planning(Some(limits));
+        let (spec, org) = (RunSpec::task(Command::Argv(Vec::new()), "local", "here").terms(), "lab".to_owned());
+        let limits = PlanLimits { document: document.clone(), most: 9, room: 1, spec, org };
+        let file = plan::check(&document).unwrap().document;
+        let mut it = dialogue(1, None).planning(Some(Box::new(move |plan| limits.allowed(&file, plan).err())));
         for turn in 1..=asked_again {
             it.ended(&format!("t{turn}"), answers(bad.clone()));
         }

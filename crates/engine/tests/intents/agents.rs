@@ -111,6 +111,23 @@ fn a_plan_is_worked_through_and_each_step_is_called_once() {
     check(&bench);
 }
 
+/// A tool that knows its limit can leave itself time to tell "not connected" from "not answered".
+#[test]
+fn a_tool_is_told_the_time_limit_of_its_step() {
+    let mut bench = Bench::new();
+    let told = std::sync::Arc::new(std::sync::Mutex::new(Vec::new()));
+    let notes = told.clone();
+    bench.tool.decide_by(Box::new(move |call, _| {
+        notes.lock().unwrap().push(call.timeout_ms);
+        Fate::answer(json!({}))
+    }));
+    let steps =
+        vec![StepPlan { timeout_ms: 5 * MINUTE, ..step("long") }, StepPlan { timeout_ms: 500, ..step("short") }];
+    submit_agents(&mut bench, vec![agent("one", vec![task("all", steps)])]);
+    bench.settle();
+    assert_eq!(*told.lock().unwrap(), [Some(5 * MINUTE), Some(500)]);
+}
+
 #[test]
 fn the_end_of_a_step_and_the_beginning_of_the_next_are_one_commit() {
     let mut bench = Bench::new();

@@ -44,7 +44,9 @@ fn a_list_of_more_than_100_items_fails_its_task_before_any_of_them_begins() {
 /// A model asks for nine calls at once; its task has three steps side by side, or as many as it says.
 #[test]
 fn calls_of_one_turn_run_side_by_side_up_to_the_bound_of_their_task() {
-    for (parallel, most) in [(1, 3), (2, 2), (5, 5)] {
+    for (parallel, parallel_calls, most) in
+        [(1, None, 3), (2, None, 2), (5, None, 5), (1, Some(1), 1), (1, Some(4), 4), (5, Some(5), 5)]
+    {
         let mut bench = Bench::new();
         bench.tool.decide_by(Box::new(|call, _| match call.input["messages"].as_array() {
             None => Fate::hang(),
@@ -67,13 +69,13 @@ fn calls_of_one_turn_run_side_by_side_up_to_the_bound_of_their_task() {
         let input = json!({ "model": "default", "prompt": "go", "tools": ["look"], "max_turns": 5 });
         let talk = StepPlan { input, idempotent: true, ..StepPlan::new("talk", ToolKind::Llm) };
         let shared = RunPlan { tools: BTreeMap::from([("look".to_owned(), look)]), ..RunPlan::default() };
-        let agents = vec![agent("one", vec![TaskPlan { parallel, ..task("all", vec![talk]) }])];
+        let agents = vec![agent("one", vec![TaskPlan { parallel, parallel_calls, ..task("all", vec![talk]) }])];
         let run = submit(&mut bench, agents_spec(), Plans { agents, shared, ..Plans::default() });
         bench.settle();
         let mut answered = 0;
         while answered < 9 {
             let hanging = bench.tool.hanging();
-            assert_eq!(hanging.len(), most.min(9 - answered), "of {parallel}, after {answered}");
+            assert_eq!(hanging.len(), most.min(9 - answered), "of {parallel} and {parallel_calls:?}, after {answered}");
             assert!(found(&bench, run, "talk").children.running <= most as i64);
             assert!(bench.tool.tell(hanging[0].number, Fate::answer(json!({}))));
             answered += 1;

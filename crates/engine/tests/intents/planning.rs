@@ -1,10 +1,13 @@
 //! Planners that are programs: a plan with mistakes is sent back with what is wrong, twice, as a model's is.
 
 use crate::agents::{agent, agents_spec, check, found, step, submit, task, tree};
-use crate::bench::{Bench, now};
+use crate::bench::{Bench, now, settings};
 use crate::machines::Does;
+use adapters::FakeProvider;
+use adapters::fake::FakeSettings;
 use adapters::tool::fake::Fate;
 use engine::run::Plans;
+use engine::{Config, Listing};
 use model::plan::{AgentPlan, MachinePlan, RunPlan, StepPlan};
 use model::recovery::ErrorClass;
 use model::run::{RunReason, RunStatus};
@@ -137,6 +140,95 @@ fn a_planner_that_is_asked_again_by_another_worker_is_told_the_same() {
     let told = told.lock().unwrap().clone();
     assert!(told[1].is_string() && told[2..] == told[1..2], "{told:?}");
     check(&bench);
+}
+
+/// A bench whose machines have at most four processors, and beside them a provider that bills.
+fn with_a_market() -> Bench {
+    let mut own = settings(4);
+    own.capabilities.largest.cpu_milli = Some(4_000);
+    let bench = Bench::with(own, Config::default());
+    let mut paid = FakeSettings { name: "paid".into(), ..settings(4) };
+    paid.capabilities.bills = true;
+    let paid = FakeProvider::new(paid, Box::new(|_, _| adapters::fake::Fate::Obey));
+    bench.engine.context.providers.insert("paid".into(), Listing::of(Arc::new(paid)));
+    bench
+}
+
+/// What a planner that answers with these plans is told before each of them, and what becomes of its step.
+fn planned_by(document: Value, plans: Vec<Value>) -> (Vec<Value>, StepStatus) {
+    let mut bench = with_a_market();
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let (notes, mut answers) = (told.clone(), plans.into_iter());
+    bench.tool.decide_by(Box::new(move |call, _| match call.input["of"] == "plan" {
+        true => {
+            notes.lock().unwrap().push(call.input["input"].clone());
+            Fate::answer(answers.next().unwrap())
+        }
+        false => Fate::answer(json!({})),
+    }));
+    let shared = RunPlan { goal: Some("anything".into()), document: Some(document), ..RunPlan::default() };
+    let planner = Some(agent("planner", vec![task("plan", vec![step("plan")])]));
+    let spec = RunSpec { plan: PlanRules { goal: true, ..PlanRules::default() }, ..agents_spec() };
+    let run = submit(&mut bench, spec, Plans { shared, planner, ..Plans::default() });
+    bench.advance(MINUTE);
+    let told = told.lock().unwrap().clone();
+    (told, found(&bench, run, "plan").status)
+}
+
+fn on_a_machine(fields: Value) -> Value {
+    let mut agent = json!({ "name": "one", "tasks": [{ "steps": [{ "name": "x", "command": "true" }] }] });
+    agent.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    json!({ "agents": [agent] })
+}
+
+#[test]
+fn a_plan_that_asks_for_what_is_not_here_is_sent_back_with_the_reason() {
+    let allow = json!(["http", "command"]);
+    let document = json!({ "type": "agents", "goal": "g", "planner": { "exec": ["./plan"], "allow": allow } });
+    let model = json!({ "agents": [{ "name": "one", "tasks": [{ "steps": [{ "llm": { "model": "gpt-4", "prompt": "p" } }] }] }] });
+    let table = [
+        (model, "agents.one: step step-1: there is no model `gpt-4`"),
+        (
+            on_a_machine(json!({ "provider": "paid" })),
+            "agents.one: provider: `paid` bills, and the run's file does not name it: choose one of fake",
+        ),
+        (on_a_machine(json!({ "provider": "elsewhere" })), "`elsewhere` is not set up here"),
+        (on_a_machine(json!({ "region": "mars" })), "`mars` is not a region of fake"),
+        (on_a_machine(json!({ "resources": { "cpu": 64 } })), "agents.one: asked for 64 cores"),
+        (on_a_machine(json!({ "env": { "A": "x".repeat(200_000) } })), "agents.one.env: more than 128 KiB"),
+    ];
+    for (bad, why) in table {
+        let (told, status) = planned_by(document.clone(), vec![bad, good()]);
+        assert_eq!((told.len(), status), (2, StepStatus::Completed), "{why}");
+        let errors = told[1]["errors"].as_str().unwrap();
+        assert!(errors.starts_with("its plan cannot be used: ") && errors.contains(why), "{errors}");
+    }
+}
+
+/// It is told so before it answers.
+#[test]
+fn a_planner_takes_a_provider_that_bills_only_if_the_file_says_so() {
+    let own =
+        json!({ "name": "fake", "regions": ["here", "there"], "bills": false, "default": true, "largest": "4 cores" });
+    let paid = json!({ "name": "paid", "regions": ["here", "there"], "bills": true });
+    let file =
+        |allow: Value| json!({ "type": "agents", "goal": "g", "planner": { "exec": ["./plan"], "allow": allow } });
+    let mut names = file(json!(["command"]));
+    names.as_object_mut().unwrap().remove("goal");
+    names["agents"] = on_a_machine(json!({ "provider": "paid" }))["agents"].clone();
+    let table = [
+        (file(json!(["command"])), 3, json!([own])),
+        (file(json!(["command", "providers"])), 1, json!([own, paid])),
+        (names, 1, json!([own, paid])),
+    ];
+    for (document, tries, providers) in table {
+        let (told, status) = planned_by(document, vec![on_a_machine(json!({ "provider": "paid" })); 3]);
+        let expected = if tries == 3 { StepStatus::Failed } else { StepStatus::Completed };
+        assert_eq!((told.len(), status), (tries, expected));
+        let tools = json!(["llm", "approval", "wait", "command"]);
+        let may_use = json!({ "tools": tools, "models": [], "providers": providers, "secrets": false });
+        assert_eq!(told[0]["may_use"], may_use);
+    }
 }
 
 /// What an earlier plan did under the same names answers from its record, so the planner is told what that is: the plan as it was written,

@@ -478,9 +478,26 @@ fn what_has_no_effect_is_a_warning() {
     let mut document =
         with_steps(json!([{ "llm": { "prompt": "p" }, "verify": { "http": { "url": "https://h.example/" } } }]));
     document["replan"] = json!({ "enabled": true });
-    let warnings: Vec<String> = check(&document).unwrap().warnings.iter().map(Problem::to_string).collect();
-    assert_eq!(warnings.len(), 2, "{warnings:?}");
-    assert!(warnings[0].starts_with("replan: has no effect without a planner"));
+    let warnings = |document: &Value| -> Vec<String> {
+        check(document).unwrap().warnings.iter().map(Problem::to_string).collect()
+    };
+    let found = warnings(&document);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("replan: has no effect without a planner"));
+
+    let mut serial = with_steps(json!([{ "llm": { "prompt": "p" } }]));
+    serial["agents"][0]["max_concurrent_tasks"] = json!(2);
+    serial["agents"][0]["tasks"][0]["max_concurrent_steps"] = json!(2);
+    let found = warnings(&serial);
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(found[0].starts_with("agents[0].max_concurrent_tasks: has no effect: its tasks run one after the other"));
+    assert!(found[1].starts_with("agents[0].tasks[0].max_concurrent_steps: has no effect: its steps run one after"));
+    serial["agents"][0]["parallelism"] = json!("dag");
+    serial["tools"] = json!({ "search": { "http": { "url": "https://h.example/" } } });
+    serial["agents"][0]["tasks"][0]["steps"][0]["llm"]["tools"] = json!(["search"]);
+    assert_eq!(warnings(&serial), [""; 0], "it bounds the calls of a turn");
+    let task = compile(&check(&serial).unwrap().document).agents[0].tasks[0].clone();
+    assert_eq!((task.parallel, task.calls_at_once()), (1, 2));
 }
 
 #[test]
@@ -512,6 +529,31 @@ fn a_planners_plan_stays_within_what_the_file_allows() {
             "" => assert!(found.is_ok(), "{found:?}"),
             words => assert!(found.clone().unwrap_err().contains(words), "{found:?}"),
         }
+    }
+}
+
+/// A model wrote the plan: what it runs may send away whatever it can read.
+#[test]
+fn a_planners_agents_get_the_secrets_of_the_file_only_if_it_says_so() {
+    let plan =
+        json!({ "agents": [{ "env": { "MINE": "1" }, "tasks": [{ "steps": [{ "name": "x", "command": "env" }] }] }] });
+    for (allow, secrets, env) in [
+        (json!(["command"]), vec![], json!({ "LANG": "C", "MINE": "1" })),
+        (
+            json!(["command", "secrets"]),
+            vec!["KEY"],
+            json!({ "LANG": "C", "MINE": "1", "TOKEN": { "secret": "CANARY" } }),
+        ),
+    ] {
+        let document = json!({ "type": "agents", "goal": "g", "planner": { "exec": ["./plan"], "allow": allow },
+            "secrets": ["KEY"], "env": { "LANG": "C", "TOKEN": { "secret": "CANARY" } } });
+        let file = check(&document).unwrap().document;
+        let planned = crate::compile_planned(&check_planned(&plan, &file).unwrap(), &file).unwrap();
+        let machine = planned[0].machine.as_ref().unwrap();
+        assert_eq!(
+            (machine.secrets.iter().map(String::as_str).collect::<Vec<_>>(), json!(machine.env)),
+            (secrets, env)
+        );
     }
 }
 

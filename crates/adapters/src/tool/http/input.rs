@@ -12,7 +12,6 @@ use url::Url;
 
 /// Bytes of an answer, unless the input asks for fewer.
 const LARGEST_BODY: usize = 8 << 20;
-const DEFAULT_TIMEOUT_MS: i64 = 30_000;
 pub const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
 #[derive(Debug, Deserialize)]
@@ -31,9 +30,6 @@ struct Input {
     body: Option<String>,
     #[serde(default)]
     form: Option<BTreeMap<String, Value>>,
-    /// `20s`, as everywhere in a run file.
-    #[serde(default)]
-    timeout: Option<String>,
     #[serde(default)]
     max_bytes: Option<usize>,
 }
@@ -60,13 +56,9 @@ pub fn read(call: &ToolCall) -> Result<Request, String> {
         let key = HeaderValue::from_str(&call.key).map_err(|_| "the step's key is no text for a header".to_owned())?;
         headers.insert(IDEMPOTENCY_KEY, key);
     }
-    let timeout_ms = match &input.timeout {
-        Some(text) => model::time::parse_duration(text).map_err(|error| format!("http.timeout: {error}"))?,
-        None => DEFAULT_TIMEOUT_MS,
-    };
     Ok(Request {
         url,
-        timeout: Duration::from_millis(timeout_ms.max(1) as u64),
+        timeout: call.limit(),
         max_bytes: input.max_bytes.unwrap_or(LARGEST_BODY).min(LARGEST_BODY),
         method,
         headers,

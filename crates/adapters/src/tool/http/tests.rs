@@ -21,7 +21,8 @@ async fn a_redirect_from_a_public_server_to_this_machine_is_not_followed() {
     policy.taken_for_public = Some(public.local_addr().unwrap().ip());
     let tool = HttpTool::new(Arc::new(Connector::new(policy)));
     let url = format!("http://{}/", public.local_addr().unwrap());
-    let call = ToolCall { key: "k".to_owned(), input: json!({"url": url}), secrets: Default::default() };
+    let (input, secrets) = (json!({"url": url}), Default::default());
+    let call = ToolCall { key: "k".to_owned(), input, secrets, timeout_ms: None };
     let serve = async {
         let (mut stream, _) = public.accept().await.unwrap();
         let mut request = [0; 1024];
@@ -38,7 +39,16 @@ async fn a_redirect_from_a_public_server_to_this_machine_is_not_followed() {
         failure.error.message
     );
     assert!(failure.error.message.contains("public server redirects"), "{}", failure.error.message);
-    let direct = ToolCall { input: json!({"url": target, "timeout": "50ms"}), ..call };
+    let direct = ToolCall { input: json!({"url": target}), timeout_ms: Some(50), ..call };
     let reached = tool.call(&direct, &NoLog).await.unwrap_err().failure;
     assert_eq!(reached.error.code, "timeout", "without the redirect the address is allowed");
+}
+
+#[test]
+fn the_time_limit_is_the_steps() {
+    for (timeout_ms, seconds) in [(Some(300_000), 300), (Some(5_000), 5), (None, 30)] {
+        let (input, secrets) = (json!({"url": "https://h.example/"}), Default::default());
+        let call = ToolCall { key: "k".to_owned(), input, secrets, timeout_ms };
+        assert_eq!(input::read(&call).map(|request| request.timeout.as_secs()), Ok(seconds));
+    }
 }

@@ -129,6 +129,16 @@ impl Models {
         blake3::hash(table.as_bytes()).to_hex()[..8].to_owned()
     }
 
+    /// What steps may write to name a model: `NAME`, where that is enough, and `NAME/MODEL`.
+    pub fn names(&self) -> Vec<String> {
+        let mut names = Vec::new();
+        for (name, settings) in &self.0 {
+            names.extend(self.find(name).is_ok().then(|| name.clone()));
+            names.extend(settings.models.keys().map(|model| format!("{name}/{model}")));
+        }
+        names
+    }
+
     /// By `NAME`, `NAME/MODEL`, or a `MODEL` that only one of the settings has.
     pub fn find<'a>(&'a self, asked: &'a str) -> Result<Found<'a>, String> {
         if let Some((name, settings)) = self.0.get_key_value(asked) {
