@@ -39,7 +39,8 @@ impl Scene {
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = std::env::join_paths([folder.path(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
-        let own = Own { program: "/nonexistent".into(), names: &[], variables: Vec::new() };
+        let own =
+            Own { program: "/nonexistent".into(), path: "/nonexistent".into(), names: &[], variables: Vec::new() };
         let adapters = Adapters { path, within, own: Some(own), ..Adapters::new(vec!["dml-exec-*".to_owned()]) };
         let executor = Executor { adapters, exchange: folder.path().join("exchange") };
         let world = World::executing(executor).await;
