@@ -113,6 +113,8 @@ impl Engine {
             artifacts: spec.artifacts.clone(),
             merge: spec.merge,
             salt: cache.salt.clone(),
+            // No model asks for a process of a cached run.
+            sandbox: spec.sandbox.and_then(|it| it.around(false)).map(|it| it.network.to_string()),
         };
         Ok(run.call().map_err(|bad| Refused::invalid("cache", format!("no key can be made of this run: {bad}")))?)
     }
@@ -249,11 +251,15 @@ fn join(
 
 /// A run of this system that executes the call.
 pub(crate) fn by_run(tx: &mut Tx, execution: i64, submission: &Submission, takes_errors: bool) -> Request {
+    let spec = &submission.spec;
     let call = Some(CallPart::Backend { execution });
-    let spec = Box::new(RunSpec { call, ..submission.spec.clone() });
+    // The key has the machines of one provider: where others are named, too, they would give its result under that name.
+    let providers = spec.providers.iter().filter(|name| **name == spec.provider).cloned().collect();
+    let spec = Box::new(RunSpec { call, providers, ..spec.clone() });
     Request {
         name: submission.name.clone().unwrap_or_default(),
         fresh: false,
+        returns: false,
         takes_errors,
         epoch: None,
         work: Work::Run { run: RunId(tx.next_id()), spec },

@@ -3,7 +3,7 @@
 
 use super::{AT_ONCE, broken, index_of, unpin};
 use crate::Engine;
-use crate::execution::{kind_of, request_of};
+use crate::execution::{Request, kind_of, request_of};
 use calls::{Fault, Id, Kind, NodeId, Object, Reference};
 use model::time::DAY;
 use model::{Failure, OrgId, Timestamp, bug};
@@ -83,8 +83,9 @@ impl Engine {
                         if ended.it.closing.is_some() && kind_of(&ended.it) == WorkKind::Invocation {
                             continue;
                         }
-                        // The key of a call without a cache is its own, and never comes again. One that cannot be read may.
-                        let key_returns = request_of(tx, ended.id).map_or(true, |request| !request.fresh);
+                        // The key of a call without a cache is its own, and comes again only for a step. One that cannot be read may.
+                        let returns = |request: Request| !request.fresh || request.returns;
+                        let key_returns = request_of(tx, ended.id).map_or(true, returns);
                         store::execution::forget(tx, &ended, key_returns)?;
                         gone += 1;
                     }

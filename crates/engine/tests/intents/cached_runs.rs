@@ -1,11 +1,13 @@
 //! Cached runs: the second that is the same is answered, several at once share one execution, what was stopped is not kept.
 
 use crate::bench::{Bench, now, shown, spec};
+use crate::choice::full;
 use crate::machines::{Plan, ended as ended_by};
 use crate::money::spend_all_but;
 use crate::sweeps::{send as sent_file, with_file};
 use calls::refs::{RefName, Swap, Uuid};
 use calls::{ExecId, NodeId};
+use engine::Listing;
 use engine::cache::{Garbage, Invalid, WhyOf};
 use engine::run::{Action, Submission};
 use engine::runner::What;
@@ -14,7 +16,7 @@ use model::claim::LEASE_MS;
 use model::execution::ExecutionStatus;
 use model::job::JobReason;
 use model::run::{Run, RunStatus};
-use model::spec::{Cache, CallPart, RunSpec};
+use model::spec::{Cache, CallPart, Network, RunSpec, Sandbox};
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Credits, Failure, OrgId, Refused, RunId};
 use std::sync::Arc;
@@ -91,6 +93,8 @@ fn anything_that_may_change_the_result_is_another_key_and_the_rest_is_not() {
         ("folder", RunSpec { working_dir: Some("src".into()), ..base() }),
         ("artifacts", RunSpec { artifacts: vec!["out".into()], ..base() }),
         ("merge", RunSpec { merge: true, ..base() }),
+        ("sandbox", RunSpec { sandbox: Some(Sandbox::DEFAULT), ..base() }),
+        ("network", RunSpec { sandbox: Some(Sandbox { network: Network::None, ..Sandbox::DEFAULT }), ..base() }),
     ];
     for (what, other) in others {
         let run = bench.submit(other);
@@ -107,6 +111,23 @@ fn anything_that_may_change_the_result_is_another_key_and_the_rest_is_not() {
     let run = bench.submit(same);
     assert!(is_hit(&bench, run), "how long, how dear and how urgent it is changes nothing");
     bench.settle();
+    bench.check();
+}
+
+/// Its key says where it runs: what another provider's machines made would answer under that name.
+#[test]
+fn a_cached_run_is_executed_by_the_provider_of_its_key_alone() {
+    let mut bench = Bench::new();
+    bench.engine.context.providers.insert("other".into(), Listing::of(bench.provider.clone()));
+    full(&mut bench, 1);
+    let asked = RunSpec { providers: vec!["fake".into(), "other".into()], ..cached(spec()) };
+    let run = bench.submit(asked);
+    bench.settle();
+    bench.advance(MINUTE);
+    let executes = backend(&bench, run);
+    assert_eq!((executes.spec.provider.as_str(), &executes.spec.providers), ("fake", &vec!["fake".to_owned()]));
+    let jobs = bench.jobs(executes.id);
+    assert!(!jobs.is_empty() && jobs.iter().all(|job| job.provider == "fake"), "{jobs:?}");
     bench.check();
 }
 
@@ -316,6 +337,38 @@ fn bytes_of_a_hit_stay_while_its_artifacts_are_listed() {
     assert!(now(bench.engine.open_artifact(bench.org, hit, listed[0].id)).is_err());
     let hash = listed[0].hash.clone().unwrap();
     assert_eq!(now(bench.engine.missing_blobs(bench.org, vec![hash.clone()])).unwrap(), [hash]);
+    bench.check();
+}
+
+#[test]
+fn a_result_outlives_the_runs_that_made_it() {
+    let mut config = engine::Config::default();
+    (config.timings.contents_kept_ms, config.timings.artifacts_kept_ms) = (MINUTE, HOUR);
+    let mut bench = Bench::with(crate::bench::settings(2), config);
+    bench.runners.plan = Some(Plan::Run);
+    let with_artifact = || RunSpec { artifacts: vec!["out".into()], ..cached(spec()) };
+    let caller = bench.submit(with_artifact());
+    bench.settle();
+    let executes = backend(&bench, caller).id;
+    let job = bench.job(executes);
+    let made = crate::artifacts::announce(&bench, &job, "out", 2, crate::artifacts::FILE).unwrap();
+    crate::artifacts::upload(&bench, &made, b"ok").unwrap();
+    bench.exits(executes, 0);
+    bench.settle();
+    let listed = now(bench.engine.artifacts(bench.org, caller, 0, 10)).unwrap().remove(0);
+    for run in [caller, executes] {
+        now(bench.engine.delete(bench.org, run)).unwrap();
+    }
+    bench.jump(2 * DAY);
+    bench.advance(2 * HOUR);
+    assert!(now(bench.engine.open_artifact(bench.org, caller, listed.id)).is_err(), "that of the run has expired");
+    let hit = bench.submit(with_artifact());
+    assert!(is_hit(&bench, hit));
+    let listed = now(bench.engine.artifacts(bench.org, hit, 0, 10)).unwrap().remove(0);
+    let (_, download) = now(bench.engine.open_artifact(bench.org, hit, listed.id)).unwrap();
+    assert_eq!(download.read_all().unwrap(), b"ok");
+    let exec = bench.run(hit).call.unwrap().exec.unwrap();
+    assert_eq!(now(bench.engine.output_of(bench.org, &exec)).unwrap().exec, exec);
     bench.check();
 }
 
