@@ -8,6 +8,7 @@ use crate::{Engine, EngineContext, cached_run};
 use calls::cached_run::FUNCTION;
 use calls::call::{Call, value_of};
 use calls::function::Function;
+pub use calls::json::rounded;
 use calls::json::{self, to_json};
 use calls::key::{Epoch, execution_key};
 use calls::reach::closure;

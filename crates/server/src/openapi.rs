@@ -190,6 +190,7 @@ impl Route {
     IndexView,
     PinView,
     CacheWhy,
+    CallDiff,
     Invalidate,
     Invalidated,
     CollectGarbage,
