@@ -1,7 +1,7 @@
 //! Calls of functions, as their callers see them: a pinned result answers at once and nothing is written; otherwise the caller shares the
 //! execution of the same call or begins one, and reads how it is.
 
-use crate::cached_run::by_run;
+use crate::cached_run::{CalledRun, by_run};
 use crate::execution::{OWN_ADAPTER, Request, Work, kind_of, open, request_of};
 use crate::run::{KeyedResponse, Submission, affordable, check_asked, check_secrets, use_contents};
 use crate::{Engine, EngineContext, cached_run};
@@ -100,14 +100,15 @@ impl Own {
 
 /// What a call is, once its function and inputs were read.
 enum Prepared {
-    Run(Box<Submission>, Call),
+    Run(Box<Submission>, CalledRun),
     Adapter(Function, Call),
 }
 
 impl Prepared {
     fn node(&self) -> NodeId {
         match self {
-            Prepared::Run(_, call) | Prepared::Adapter(_, call) => call.node,
+            Prepared::Run(_, called) => called.call.node,
+            Prepared::Adapter(_, call) => call.node,
         }
     }
 }
@@ -190,8 +191,8 @@ impl Engine {
         check_asked(&self.context, &submission)?;
         submission.spec.call = None;
         self.check_stdin(&submission).await?;
-        let call = self.call_of(submission.org, &submission.spec, &keyed).await?;
-        Ok(Prepared::Run(Box::new(submission), call))
+        let called = self.call_of(submission.org, &submission.spec, &keyed).await?;
+        Ok(Prepared::Run(Box::new(submission), called))
     }
 
     /// The URI under which calls of a function are kept.
@@ -350,7 +351,7 @@ fn begin(
     own: Option<&Own>,
 ) -> Result<i64, Failure> {
     match prepared {
-        Prepared::Run(submission, call) => begin_run(tx, context, submission, call, own),
+        Prepared::Run(submission, called) => begin_run(tx, context, submission, called, own),
         Prepared::Adapter(function, call) => begin_adapter(tx, org, function, call, own),
     }
 }
@@ -359,10 +360,10 @@ fn begin_run(
     tx: &mut Tx,
     context: &EngineContext,
     submission: &Submission,
-    call: &Call,
+    called: &CalledRun,
     own: Option<&Own>,
 ) -> Result<i64, Failure> {
-    let org = submission.org;
+    let (org, call) = (submission.org, &called.call);
     check_secrets(tx, submission)?;
     affordable(tx, context, submission)?;
     store::object::put(tx, org, &call.records)?;
@@ -370,7 +371,7 @@ fn begin_run(
     let made = |tx: &mut Tx, id: i64| Request {
         fresh: own.is_some(),
         returns: own.is_some_and(|own| own.returns),
-        ..by_run(tx, id, submission, true)
+        ..by_run(tx, (id, called), submission, true)
     };
     let (id, request) = open(tx, org, (call.node, FUNCTION), epoch, &made)?;
     // The run that executes it comes later: until then these are its contents.

@@ -143,7 +143,8 @@ impl RunTx<'_> {
     pub(crate) fn cheapest_region(&mut self, provider: &str, asked: &Resources, spot: bool) -> Result<String, Failure> {
         let org = org_name(self.tx, self.context, self.run.org)?;
         let (named, sandbox) = ([provider.to_owned()], self.run.spec.sandbox.is_some());
-        let asked = Asked { org: &org, resources: asked, sandbox, region: None, spot, providers: &named };
+        let platform = self.run.spec.platform();
+        let asked = Asked { org: &org, resources: asked, sandbox, platform, region: None, spot, providers: &named };
         let first = self.context.choose(&asked).offers.into_iter().next();
         Ok(first.map_or_else(|| self.run.spec.region.clone(), |offer| offer.region))
     }
@@ -157,9 +158,9 @@ impl RunTx<'_> {
         let spot = job_spot || self.run.spec.spot;
         let spec = &self.run.spec;
         let own = [pool.provider.clone()];
-        let sandbox = spec.sandbox.is_some();
-        let here =
-            Asked { org: &org, resources: &resources, sandbox, region: Some(&pool.region), spot, providers: &own };
+        let (sandbox, platform) = (spec.sandbox.is_some(), spec.platform());
+        let region = Some(pool.region.as_str());
+        let here = Asked { org: &org, resources: &resources, sandbox, platform, region, spot, providers: &own };
         let mut offers = match self.context.place_of(&here) {
             Ok(choice) => choice.offers,
             Err(refused) => return Ok(Err(refused)),

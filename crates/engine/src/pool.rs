@@ -8,7 +8,6 @@ use crate::{Engine, EngineContext};
 use adapters::Order;
 use model::allocation::{Allocation, AllocationEvent, AllocationStatus};
 use model::boot::{Boot, BootTimings};
-use model::host::Wanted;
 use model::instance::{Instance, InstanceStatus};
 use model::job::{Job, JobEvent, JobStatus};
 use model::manifest::ResourceKind;
@@ -178,7 +177,7 @@ impl RunTx<'_> {
         let Some(hosts) = HostsNow::read(self.tx, self.context, pool, announced)? else {
             return room(self.tx, self.context, pool);
         };
-        let wanted = Wanted { resources: asked, sandbox: self.run.spec.sandbox.is_some() };
+        let wanted = self.run.spec.wanted(asked);
         hosts.retain(slots, wanted);
         Ok(hosts.room(wanted))
     }
@@ -254,7 +253,7 @@ impl RunTx<'_> {
         let price_micro = offer.price_micro;
         let announced = self.instances.iter().map(|tracked| &tracked.it);
         let hosts = HostsNow::read(self.tx, self.context, &pool, announced)?;
-        let wanted = Wanted { resources: &resources, sandbox: self.run.spec.sandbox.is_some() };
+        let wanted = self.run.spec.wanted(&resources);
         let place = hosts.and_then(|hosts| hosts.choose(wanted).0);
         let mut machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.prepare(id, &mut machine)?;

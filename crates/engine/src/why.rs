@@ -5,7 +5,6 @@ use crate::host::HostsNow;
 use crate::view::{RunSnapshot, snapshot};
 use model::attempt::MINIMUM_CHARGE;
 use model::hierarchy::Pick;
-use model::host::Wanted;
 use model::job::{Job, JobReason, JobStatus};
 use model::pool::{Placement, Wish};
 use model::question::Question;
@@ -420,7 +419,7 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     let (room, mut slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
     let resources = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
     let (available, hosts) = (slots.len(), HostsNow::read(tx, context, &pool, std::iter::empty())?);
-    let wanted = Wanted { resources: &resources, sandbox: run.spec.sandbox.is_some() };
+    let wanted = run.spec.wanted(&resources);
     let room_here = hosts.as_ref().map_or(room, |hosts| {
         hosts.retain(&mut slots, wanted);
         hosts.room(wanted)

@@ -1,7 +1,7 @@
 //! Which machines a run is offered, in which order they are tried, and why the other providers are passed over. Decides by what providers
 //! say of themselves; a provider that bills is never offered to a run that did not name it.
 
-use crate::host::{Host, NotTaken, Wanted};
+use crate::host::{Host, NotTaken, Platform, Wanted};
 use crate::spec::{Gpu, Resources};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,8 @@ pub struct Asked<'a> {
     pub resources: &'a Resources,
     /// Its commands run in a sandbox.
     pub sandbox: bool,
+    /// Its host is one of these.
+    pub platform: Option<&'a Platform>,
     pub region: Option<&'a str>,
     pub spot: bool,
     /// The providers that the user named, in the order in which they are tried.
@@ -177,7 +179,7 @@ fn offers(asked: &Asked<'_>, candidate: &Candidate) -> Result<Vec<Offer>, Passed
         return Err(Passed::NoSandbox { why });
     }
     if !candidate.hosts.is_empty() {
-        let wanted = Wanted { resources: asked.resources, sandbox: asked.sandbox };
+        let wanted = Wanted { resources: asked.resources, sandbox: asked.sandbox, platform: asked.platform };
         let unable = |host: &Host| Some((host.name.clone(), host.could(wanted).err()?));
         let unable: Vec<(String, NotTaken)> = candidate.hosts.iter().filter_map(unable).collect();
         if unable.len() == candidate.hosts.len() {
@@ -252,7 +254,7 @@ mod tests {
     }
 
     fn ask<'a>(providers: &'a [String], region: Option<&'a str>, spot: bool) -> Asked<'a> {
-        Asked { org: "default", resources: PLAIN, sandbox: false, region, spot, providers }
+        Asked { org: "default", resources: PLAIN, sandbox: false, platform: None, region, spot, providers }
     }
 
     fn offered(asked: &Asked<'_>, candidates: &[Candidate]) -> Vec<String> {

@@ -5,6 +5,7 @@ use crate::choice::full;
 use crate::machines::{Plan, ended as ended_by};
 use crate::money::spend_all_but;
 use crate::sweeps::{send as sent_file, with_file};
+use adapters::fake::FakeSettings;
 use calls::refs::{RefName, Swap, Uuid};
 use calls::{ExecId, NodeId};
 use engine::Listing;
@@ -14,6 +15,7 @@ use engine::runner::What;
 use model::attempt::MINIMUM_CHARGE;
 use model::claim::LEASE_MS;
 use model::execution::ExecutionStatus;
+use model::host::HostFacts;
 use model::job::JobReason;
 use model::run::{Run, RunStatus};
 use model::spec::{Cache, CallPart, Network, RunSpec, Sandbox};
@@ -128,6 +130,45 @@ fn a_cached_run_is_executed_by_the_provider_of_its_key_alone() {
     assert_eq!((executes.spec.provider.as_str(), &executes.spec.providers), ("fake", &vec!["fake".to_owned()]));
     let jobs = bench.jobs(executes.id);
     assert!(!jobs.is_empty() && jobs.iter().all(|job| job.provider == "fake"), "{jobs:?}");
+    bench.check();
+}
+
+/// The hosts of one provider differ: a result is kept for one platform, and is made nowhere else.
+#[test]
+fn a_cached_run_waits_for_a_host_of_the_platform_in_its_key() {
+    let facts = |os_release: &str| HostFacts {
+        architecture: "x86_64".into(),
+        os_release: os_release.into(),
+        ..HostFacts::default()
+    };
+    let hosts = vec![("box1".to_owned(), facts("debian 12")), ("box2".to_owned(), facts("debian 13"))];
+    let mut bench = Bench::with(FakeSettings { hosts, ..crate::bench::settings(2) }, engine::Config::default());
+    now(bench.engine.see_hosts("fake")).unwrap();
+    bench.runners.plan = Some(Plan::Run);
+    let place = |bench: &Bench, run: RunId| bench.snapshot(run).instance.and_then(|machine| machine.place);
+    let first = bench.submit(cached(spec()));
+    bench.settle();
+    let plain = bench.submit(spec());
+    bench.settle();
+    let second = bench.submit(salted(spec(), "v2"));
+    bench.settle();
+    let [one, two] = [first, second].map(|run| backend(&bench, run).id);
+    assert_eq!((place(&bench, one).as_deref(), place(&bench, plain).as_deref()), (Some("box1"), Some("box2")));
+    let why = now(bench.engine.why(bench.org, two)).unwrap().1;
+    assert!(format!("{why:?}").contains("box2: it is another platform: x86_64, debian 13"), "{why:?}");
+    bench.exits(plain, 0);
+    bench.advance(MINUTE);
+    assert_eq!(place(&bench, two), None, "an idle machine there is of no use, either");
+    bench.exits(one, 0);
+    bench.advance(MINUTE);
+    assert_eq!(place(&bench, two).as_deref(), Some("box1"));
+    bench.exits(two, 0);
+    bench.advance(MINUTE);
+    let hit = bench.submit(cached(spec()));
+    assert!(is_hit(&bench, hit));
+    let from = now(bench.engine.backtrack(bench.org, hit.to_string())).unwrap();
+    let machine = &from.inputs.iter().find(|(name, _)| name == "machine").unwrap().1;
+    assert_eq!((&machine["provider"], &machine["os_release"]), (&"fake".into(), &"debian 12".into()));
     bench.check();
 }
 
