@@ -14,11 +14,14 @@ use calls::adapter::{
 use calls::function::Function;
 use model::{Effect, Trouble, TroubleKind};
 use std::ffi::OsString;
+use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Tells an adapter where the program `repl` is, which reads and writes objects for it.
 pub const PROGRAM_VARIABLE: &str = "REPL";
+/// What the kernel puts behind the path of a running program whose file was replaced or removed.
+const DELETED: &str = " (deleted)";
 
 /// Which adapters may be executed here, and where their programs are.
 #[derive(Debug, Clone)]
@@ -37,9 +40,27 @@ pub struct Adapters {
 #[derive(Debug, Clone)]
 pub struct Own {
     pub program: PathBuf,
+    /// Where programs outside of this process find it: the value of [`PROGRAM_VARIABLE`].
+    pub path: PathBuf,
     pub names: &'static [&'static str],
     /// Variables that these adapters get, and no others do.
     pub variables: Vec<(&'static str, String)>,
+}
+
+impl Own {
+    /// The program that runs here. It is started from `/proc/self/exe`, which is this program also after an upgrade has replaced its file.
+    pub fn running(names: &'static [&'static str], variables: Vec<(&'static str, String)>) -> io::Result<Own> {
+        let path = installed(std::env::current_exe()?);
+        Ok(Own { program: "/proc/self/exe".into(), path, names, variables })
+    }
+}
+
+/// The path at which a running program was installed. After an upgrade the new program is there.
+fn installed(running: PathBuf) -> PathBuf {
+    match running.to_str().and_then(|path| path.strip_suffix(DELETED)) {
+        Some(path) => path.into(),
+        None => running,
+    }
 }
 
 /// An adapter that was not started, or that did not answer as the protocol says.
@@ -99,7 +120,7 @@ impl Adapters {
         let program = self.program(adapter)?;
         let mut variables = variables.to_vec();
         if let Some(own) = &self.own {
-            variables.push((PROGRAM_VARIABLE, own.program.display().to_string()));
+            variables.push((PROGRAM_VARIABLE, own.path.display().to_string()));
             let is_own = own.names.contains(&adapter);
             variables.extend(own.variables.iter().filter(|_| is_own).cloned());
         }
@@ -127,4 +148,20 @@ fn unanswered(none: NoAnswer) -> Unanswered {
     let kind = if none.code == "timed_out" { TroubleKind::Timeout } else { TroubleKind::Internal };
     let effect = if none.code == "not_started" { Effect::None } else { Effect::Perhaps };
     Unanswered { code: none.code, trouble: Trouble { retry: true, effect, ..Trouble::new(kind, none.message) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Own, installed};
+    use std::path::Path;
+
+    #[test]
+    fn the_running_program_is_started_from_its_process_and_named_by_its_file() {
+        let own = Own::running(&["dml-exec-test"], Vec::new()).unwrap();
+        assert_eq!(own.program, Path::new("/proc/self/exe"));
+        assert_eq!(own.path, std::env::current_exe().unwrap());
+        for running in ["/usr/bin/repl (deleted)", "/usr/bin/repl"] {
+            assert_eq!(installed(running.into()), Path::new("/usr/bin/repl"));
+        }
+    }
 }

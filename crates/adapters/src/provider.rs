@@ -119,14 +119,7 @@ pub struct LookAsk {
     pub control_url: String,
 }
 
-/// What of a machine may change the result of a command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Platform {
-    /// As the kernel names it, e.g. `x86_64`.
-    pub architecture: String,
-    /// Id and version of the distribution, e.g. `debian 12`.
-    pub os_release: String,
-}
+pub use model::host::Platform;
 
 /// How the link of a machine's runner to the control plane ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use crate::value::{BadValue, Value};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The function of every cached run. Another meaning of the inputs below is another version.
-pub const FUNCTION: &str = "dml+exec://dml-exec-repl/run?v=1";
+pub const FUNCTION: &str = "dml+exec://dml-exec-repl/run?v=2";
 
 /// All of a run that may change its result. Words, paths and values are bytes: normalising them would change them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,6 +35,8 @@ pub struct CachedRun {
     pub merge: bool,
     /// `cache.salt`: for people who want another key.
     pub salt: String,
+    /// The network of its sandbox: outside of one it sees its host's files.
+    pub sandbox: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +61,7 @@ pub enum Machine {
 }
 
 /// The inputs of the call node, in this order. Each is a node of its own, so that `repl cache why` can name the one that differs.
-pub const LINES: [&str; 13] = [
+pub const LINES: [&str; 14] = [
     "argv",
     "working_dir",
     "files",
@@ -73,6 +75,7 @@ pub const LINES: [&str; 13] = [
     "artifacts",
     "merge",
     "salt",
+    "sandbox",
 ];
 
 impl CachedRun {
@@ -108,6 +111,7 @@ impl CachedRun {
             Value::List(self.artifacts.iter().map(text).collect::<Result<_, _>>()?),
             Value::Bool(self.merge),
             text(&self.salt)?,
+            optional(&self.sandbox)?,
         ])
     }
 

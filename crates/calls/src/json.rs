@@ -26,6 +26,11 @@ pub fn parse(text: &str) -> Result<Value, BadJson> {
     serde_json::from_str(text).map_err(|error| BadJson::Syntax(error.to_string()))
 }
 
+/// The first integer of a JSON text that the JSON library would round to a float, because it does not fit into 64 bits.
+pub fn rounded(text: &str) -> Option<&str> {
+    integers(text).find(|digits| digits.parse::<i64>().is_err() && digits.parse::<u64>().is_err())
+}
+
 /// The integers of a JSON text. The JSON library reads those that do not fit as floats, which would change them silently.
 fn integers(text: &str) -> impl Iterator<Item = &str> {
     let bytes = text.as_bytes();
@@ -225,6 +230,19 @@ mod tests {
             let value = parse(text).unwrap();
             assert_eq!(to_json(&value).to_string(), text);
             assert_eq!(parse(&to_json(&value).to_string()), Ok(value));
+        }
+    }
+
+    #[test]
+    fn an_integer_that_would_be_rounded_is_found_wherever_it_stands() {
+        for (text, found) in [
+            ("18446744073709551616", Some("18446744073709551616")),
+            (r#"{"a": [-99999999999999999999]}"#, Some("-99999999999999999999")),
+            ("[18446744073709551615, -9223372036854775808, 1e20, 100000000000000000000.0, 0, -1]", None),
+            (r#""99999999999999999999 \" 99999999999999999999""#, None),
+            (r#"{"99999999999999999999": 1}"#, None),
+        ] {
+            assert_eq!(rounded(text), found, "{text}");
         }
     }
 

@@ -172,7 +172,7 @@ mod tests {
         for good in [
             "s3://bucket/key%20with%20spaces",
             "https://user:pw@example.org:8443/a/b?x=1&y=/?#part",
-            "dml+exec://dml-exec-repl/run?v=1",
+            "dml+exec://dml-exec-repl/run?v=2",
             "urn:isbn:0451450523",
             "file:///etc/passwd",
             "http://[::1]:80/",

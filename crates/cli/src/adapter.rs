@@ -123,11 +123,10 @@ fn check(args: CheckArgs) -> Done {
     let input = |text: &String| json::parse(text).map_err(|bad| Complaint::value("--input", &bad.to_string()));
     let inputs: Vec<Value> = args.inputs.iter().map(input).collect::<Done<_>>()?;
     let folder = tempfile::tempdir().map_err(|error| Complaint::usage(format!("no temporary folder: {error}")))?;
-    let program =
-        std::env::current_exe().map_err(|error| Complaint::usage(format!("where is this program? {error}")))?;
     let variables = exec_repl::VARIABLES.into_iter().filter_map(|name| Some((name, std::env::var(name).ok()?)));
-    let own = Some(Own { program, names: &[local::NAME, exec_repl::NAME], variables: variables.collect() });
-    let adapters = Adapters { path, own, ..Adapters::new(vec![name]) };
+    let own = Own::running(&[local::NAME, exec_repl::NAME], variables.collect());
+    let own = own.map_err(|error| Complaint::usage(format!("where is this program? {error}")))?;
+    let adapters = Adapters { path, own: Some(own), ..Adapters::new(vec![name]) };
     let within = Duration::from_millis(args.timeout.max(0) as u64);
     let check = Check { adapters, function, inputs, folder: folder.path().to_owned(), within };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();

@@ -46,12 +46,13 @@ pub enum Cache {
         alias = "rm",
         after_help = "Examples:
   repl cache invalidate train
+  repl cache invalidate cal_1f
   repl cache invalidate b672168c328d
   repl cache invalidate --function dml+exec://dml-exec-words/count
   repl cache invalidate --all"
     )]
     Invalidate {
-        /// A run that was answered by it, or the first digits of its exec or key
+        /// A run that was answered by it, a call (cal_…), or the first digits of its exec or key
         #[arg(required_unless_present_any = ["all", "function"])]
         run: Option<String>,
         /// All results of cached runs
@@ -95,7 +96,7 @@ pub enum Cache {
   repl backtrack $(repl call show cal_1f --json | jq -r .result.exec)
   repl backtrack b672168c328d --json | jq .inputs.files")]
 pub struct BacktrackArgs {
-    /// A cached run, the first digits of an exec, a key, a dag or a value, or the hash of an artifact
+    /// A cached run, a call, the first digits of an exec, a key, a dag or a value, or the hash of an artifact
     #[arg(default_value = lookup::LAST, value_name = "VALUE")]
     run: String,
     #[command(flatten)]
@@ -141,6 +142,10 @@ pub async fn cache(settings: &Settings, command: Cache) -> Done {
                 "repl: {} results and {} records deleted; {} records ({left}) are left",
                 done.results, done.objects, done.objects_left
             );
+            if done.damaged > 0 {
+                let what = "records of results are missing or cannot be read: their calls are executed again";
+                eprintln!("repl: {} {what}", done.damaged);
+            }
             Ok(0)
         }
         Cache::Rebuild { json } => {
@@ -157,9 +162,12 @@ pub async fn cache(settings: &Settings, command: Cache) -> Done {
     }
 }
 
-/// What a person names: digits of an id as they are, anything else is a run.
-async fn value(plane: &ControlPlane, named: &str) -> Done<String> {
+/// What a person names: a call, digits of an id as they are, anything else is a run.
+pub async fn value(plane: &ControlPlane, named: &str) -> Done<String> {
     let digits = named.len() >= 4 && named.bytes().all(|byte| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte));
+    if named.starts_with(CALLS) {
+        return lookup::id(plane, lookup::CALL, named).await;
+    }
     match lookup::run(plane, named).await {
         Ok(run) => Ok(run),
         Err(_) if digits => Ok(named.to_owned()),

@@ -1,6 +1,7 @@
 //! `repl call`: a function applied to values. A kept result answers at once; otherwise the command waits for the execution.
 
 use crate::args::{Json, Listing};
+use crate::cache;
 use crate::complaint::{Complaint, Done, REFUSED};
 use crate::control_plane::ControlPlane;
 use crate::lookup;
@@ -9,7 +10,7 @@ use crate::settings::Settings;
 use crate::show::{self, Table};
 use calls::json;
 use std::io::Read as _;
-use wire::api::{AskCall, Backtrack, CallView};
+use wire::api::{AskCall, CallDiff, CallView};
 
 /// Digits of an id that are shown: enough to find it again.
 const DIGITS: usize = 12;
@@ -88,7 +89,7 @@ pub enum Call {
   repl call diff cal_1f cal_2a
   repl call diff b672168c328d 0f17aa --json")]
     Diff {
-        /// The first: an execution, or the first digits of a key or exec
+        /// The first: an execution, a cached run, or the first digits of a key or exec
         call: String,
         /// The second
         other: String,
@@ -241,59 +242,19 @@ fn print(seen: &CallView) -> u8 {
     0
 }
 
-/// One thing that two calls do not have in common.
-#[derive(Debug, serde::Serialize)]
-struct Difference {
-    what: String,
-    first: serde_json::Value,
-    second: serde_json::Value,
-}
-
 async fn diff(settings: &Settings, named: [String; 2], as_json: Json) -> Done {
     let plane = ControlPlane::reach(settings).await?;
-    let [first, second] = [origin(&plane, &named[0]).await?, origin(&plane, &named[1]).await?];
-    let found = differences(&first, &second);
+    let [first, second] = [cache::value(&plane, &named[0]).await?, cache::value(&plane, &named[1]).await?];
+    let of = [first, second].map(|named| wire::client::encode(&named));
+    let found: CallDiff = plane.get(&format!("/cache/diff?first={}&second={}", of[0], of[1])).await?;
     if as_json.json {
         return show::json(&found);
     }
-    if found.is_empty() {
+    if found.differences.is_empty() {
         println!("the same function, inputs and value");
     }
-    for it in &found {
-        println!("{}: {} → {}", it.what, one_line(&it.first.to_string()), one_line(&it.second.to_string()));
+    for line in &found.differences {
+        println!("{}", show::wrapped(&one_line(line), 0, 2));
     }
     Ok(0)
-}
-
-/// Function, inputs and value of a call that has a result.
-async fn origin(plane: &ControlPlane, named: &str) -> Done<Backtrack> {
-    let key = match named.starts_with("cal_") {
-        false => named.to_owned(),
-        true => {
-            let id = lookup::id(plane, lookup::CALL, named).await?;
-            let seen: CallView = plane.get(&format!("/calls/{id}")).await?;
-            let exec = seen.result.as_ref().map(|result| result.exec.clone());
-            exec.ok_or_else(|| Complaint::usage(format!("{id} has no result: its status is {}", seen.status)))?
-        }
-    };
-    plane.get(&format!("/backtrack/{}", wire::client::encode(&key))).await
-}
-
-fn differences(first: &Backtrack, second: &Backtrack) -> Vec<Difference> {
-    let mut found = Vec::new();
-    let mut compare = |what: String, first: serde_json::Value, second: serde_json::Value| {
-        if first != second {
-            found.push(Difference { what, first, second });
-        }
-    };
-    compare("function".to_owned(), first.function.clone().into(), second.function.clone().into());
-    let names: std::collections::BTreeSet<&String> =
-        [first, second].into_iter().filter_map(|it| it.inputs.as_object()).flat_map(|inputs| inputs.keys()).collect();
-    for name in names {
-        let of = |it: &Backtrack| it.inputs.get(name).cloned().unwrap_or_default();
-        compare(format!("input {name}"), of(first), of(second));
-    }
-    compare("status".to_owned(), first.status.clone().into(), second.status.clone().into());
-    compare("value".to_owned(), first.value.clone(), second.value.clone());
-    found
 }

@@ -197,7 +197,7 @@ impl Holder<'_> {
         let tool = match step.tool {
             ToolKind::Call => {
                 let (engine, org, run) = (engine.clone(), self.renderer.org, self.run);
-                Some(Arc::new(CallTool { engine, org, run }) as Arc<dyn Tool>)
+                Some(Arc::new(CallTool { engine, org, run, attempt: step.attempt }) as Arc<dyn Tool>)
             }
             tool => engine.context.tools.get(&tool).cloned(),
         };

@@ -1,6 +1,7 @@
 //! From a result to what it came from: the execution, its run and its cost, the command, files and variables that were its inputs.
 
-use crate::{Engine, view};
+use crate::call::owned;
+use crate::{Engine, cached_run, view};
 use calls::cached_run::{FUNCTION, LINES};
 use calls::call::value_of;
 use calls::id::{Found, Prefix};
@@ -8,7 +9,7 @@ use calls::json::to_json;
 use calls::record::{Exec, ExecStatus, Node};
 use calls::{ExecId, Fault, Id, Kind, NodeId, Value, read};
 use model::attempt::Attempt;
-use model::{Failure, OrgId, Refused, RunId, Timestamp, Trouble};
+use model::{CallId, Failure, OrgId, Refused, RunId, Timestamp, Trouble};
 use serde_json::Value as Json;
 use store::Tx;
 use store::exec::ExecRow;
@@ -34,7 +35,7 @@ pub struct Origin {
 }
 
 impl Engine {
-    /// `what`: a run, or the first digits of an exec, of a call node, of a result's dag or value, or of the contents of an artifact.
+    /// `what`: a run, an execution of a call, or the first digits of an exec, of a call node, of a result's dag or value, or of the contents of an artifact.
     pub async fn backtrack(&self, org: OrgId, what: String) -> Result<Origin, Failure> {
         self.store
             .read("exec.backtrack", move |tx| {
@@ -43,13 +44,54 @@ impl Engine {
             })
             .await
     }
+
+    /// The call that is meant by a run, an execution, or what else names a result. No record of the result is read, so that one that is
+    /// damaged can be let go, too.
+    pub async fn node_named(&self, org: OrgId, what: String) -> Result<NodeId, Failure> {
+        let project = cached_run::project(&self.context);
+        self.store
+            .read("call.named", move |tx| {
+                if let Ok(call) = what.parse::<CallId>() {
+                    let it = owned(tx, org, call)?;
+                    return it.node.parse().map_err(|_| Trouble::internal("an execution has no node").into());
+                }
+                if let Ok(run) = what.parse::<RunId>() {
+                    let run = view::owned(tx, org, run)?;
+                    let node = run.call.and_then(|called| called.node.parse().ok());
+                    let why = format!("{} was not submitted with a cache", run.id);
+                    return node.ok_or_else(|| Refused::Conflict { why }.into());
+                }
+                // As `repl audit` names a pin: the rows of its exec may be gone.
+                if let Ok(node) = what.parse::<Id>().map(NodeId)
+                    && store::pin::find(tx, org, &project, node)?.is_some()
+                {
+                    return Ok(node);
+                }
+                Ok(find(tx, org, &what)?.node)
+            })
+            .await
+    }
+}
+
+/// The exec of an execution.
+fn of_call(tx: &mut Tx, org: OrgId, call: CallId) -> Result<ExecRow, Failure> {
+    let it = owned(tx, org, call)?;
+    let Some(exec) = &it.exec else {
+        return Err(Refused::Conflict { why: format!("{call} has no result: its status is {}", it.status) }.into());
+    };
+    let exec = exec.parse().map_err(|_| Trouble::internal("an execution has no exec"))?;
+    store::exec::find(tx, org, exec)?.ok_or_else(|| none(&call.to_string()))
 }
 
 fn none(what: &str) -> Failure {
     Refused::not_found("result", what).into()
 }
 
-fn find(tx: &mut Tx, org: OrgId, what: &str) -> Result<ExecRow, Failure> {
+/// The exec that a person names, as [`Engine::backtrack`] takes it. Its record is not read.
+pub(crate) fn find(tx: &mut Tx, org: OrgId, what: &str) -> Result<ExecRow, Failure> {
+    if let Ok(call) = what.parse::<CallId>() {
+        return of_call(tx, org, call);
+    }
     if let Ok(run) = what.parse::<RunId>() {
         let run = view::owned(tx, org, run)?;
         let answered = run.call.and_then(|called| called.exec).and_then(|exec| exec.parse().ok());
@@ -201,7 +243,7 @@ fn names_of(env: &Value) -> Json {
 }
 
 /// Bytes that are text are shown as text; a hash as its digits.
-fn shown_as(value: &Value) -> Json {
+pub(crate) fn shown_as(value: &Value) -> Json {
     match value {
         Value::Bytes(bytes) => match std::str::from_utf8(bytes.as_slice()) {
             Ok(text) => Json::String(text.to_owned()),

@@ -1,10 +1,12 @@
 //! The results that an org keeps: what is pinned, why a run was not answered by it, what a person invalidates. Pins change in the index
 //! commit and in their rows together.
 
+mod diff;
 mod garbage;
 pub(crate) mod rebuild;
 mod why;
 
+pub use diff::CallDiff;
 pub use garbage::{Garbage, Swept};
 pub use rebuild::Rebuilt;
 pub use why::{Why, WhyOf};

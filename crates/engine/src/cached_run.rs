@@ -10,6 +10,7 @@ use calls::key::Epoch;
 use calls::record::{ExecStatus, Node as CallNode};
 use calls::{ExecId, Fault, Id, NodeId, Value, read};
 use model::hierarchy::{self, Pick, Rows};
+use model::host::{Platform, Wanted};
 use model::run::{Called, LastError, RunEvent, RunReason};
 use model::spec::{Cache, CallPart, Command, RunSpec};
 use model::tree::{MAX_DEPTH, Node, Tree, check_cached};
@@ -61,21 +62,22 @@ impl Engine {
             return Err(Refused::invalid("start", "a cached run is looked up when it is submitted: start it").into());
         }
         self.check_stdin(&submission).await?;
-        let call = Arc::new(self.call_of(submission.org, &submission.spec, &cache).await?);
+        let called = Arc::new(self.call_of(submission.org, &submission.spec, &cache).await?);
         let (context, blobs) = (self.context.clone(), self.blobs.clone());
         self.keyed(Lane::Normal, "run.submit_cached", key, 201, move |tx| {
             check_secrets(tx, &submission)?;
             let mut run = fresh(tx, &submission);
             use_contents(tx, run.id, &submission)?;
+            let call = &called.call;
             store::object::put(tx, submission.org, &call.records)?;
             let answer = kept(tx, (&context, &blobs), submission.org, call.node, cache.errors)?;
-            let mut called = Called { node: call.node.to_string(), execution: None, run: None, exec: None };
+            let mut asked = Called { node: call.node.to_string(), execution: None, run: None, exec: None };
             if answer.is_none() {
                 affordable(tx, &context, &submission)?;
-                let (execution, backend) = join(tx, &submission, &call, (run.id, cache.errors))?;
-                (called.execution, called.run) = (Some(execution), Some(backend));
+                let (execution, backend) = join(tx, &submission, &called, (run.id, cache.errors))?;
+                (asked.execution, asked.run) = (Some(execution), Some(backend));
             }
-            run.call = Some(called);
+            run.call = Some(asked);
             let mut run_tx = RunTx::fresh(tx, &context, run, submission.spec.content());
             run_tx.by.clone_from(&submission.by);
             run_tx.created();
@@ -88,8 +90,10 @@ impl Engine {
     }
 
     /// The call node of a run: everything of it that may change its result.
-    pub(crate) async fn call_of(&self, org: OrgId, spec: &RunSpec, cache: &Cache) -> Result<Call, Failure> {
-        let machine = machine(&self.context, spec)?;
+    pub(crate) async fn call_of(&self, org: OrgId, spec: &RunSpec, cache: &Cache) -> Result<CalledRun, Failure> {
+        self.know_hosts(std::slice::from_ref(&spec.provider)).await?;
+        let (Platform { architecture, os_release }, bound) = platform(&self.context, spec)?;
+        let machine = Machine::Host { provider: spec.provider.clone(), architecture, os_release };
         let roots: Vec<String> = spec.base.iter().chain(&spec.files).map(|tree| tree.hash.clone()).collect();
         let blobs = self.blobs.clone();
         let files = store::blob::blocking(move || {
@@ -113,8 +117,11 @@ impl Engine {
             artifacts: spec.artifacts.clone(),
             merge: spec.merge,
             salt: cache.salt.clone(),
+            // No model asks for a process of a cached run.
+            sandbox: spec.sandbox.and_then(|it| it.around(false)).map(|it| it.network.to_string()),
         };
-        Ok(run.call().map_err(|bad| Refused::invalid("cache", format!("no key can be made of this run: {bad}")))?)
+        let no_key = |bad| Refused::invalid("cache", format!("no key can be made of this run: {bad}"));
+        Ok(CalledRun { call: run.call().map_err(no_key)?, platform: bound })
     }
 }
 
@@ -123,17 +130,34 @@ pub(crate) fn project(context: &EngineContext) -> String {
     context.config.calls.project.clone()
 }
 
-fn machine(context: &EngineContext, spec: &RunSpec) -> Result<Machine, Refused> {
-    let provider = &spec.provider;
-    let platform = context.provider(provider)?.platform().ok_or_else(|| {
-        let why = format!(
-            "the machines of `{provider}` may differ in architecture and operating system, so that no result can be kept for them: \
-             use --provider local, or leave out --cache"
-        );
-        Refused::invalid("cache", why)
-    })?;
-    let (architecture, os_release) = (platform.architecture, platform.os_release);
-    Ok(Machine::Host { provider: provider.clone(), architecture, os_release })
+/// A run as a call.
+#[derive(Debug)]
+pub(crate) struct CalledRun {
+    pub call: Call,
+    /// The only hosts that may execute it.
+    pub platform: Option<Platform>,
+}
+
+/// The platform that is in the key of this run, and that again if the run is bound to it because its provider has hosts: then it is that of
+/// the first host that could hold the run. Whether that host is up or free plays no part: the key must not change with it.
+fn platform(context: &EngineContext, spec: &RunSpec) -> Result<(Platform, Option<Platform>), Refused> {
+    let name = &spec.provider;
+    let refused = |why: String| Refused::invalid("cache", format!("{why}: use --provider local, or leave out --cache"));
+    let provider = context.provider(name)?;
+    let hosts = context.providers.all().get(name).map_or_else(Vec::new, |listing| listing.hosts.clone());
+    if hosts.is_empty() {
+        let why = || {
+            format!(
+                "the machines of `{name}` may differ in architecture and operating system, so that no result can be kept for them"
+            )
+        };
+        return Ok((provider.platform().ok_or_else(|| refused(why()))?, None));
+    }
+    let wanted = Wanted { sandbox: spec.sandbox.is_some(), ..Wanted::from(&spec.resources) };
+    let known = hosts.iter().filter(|host| host.could(wanted).is_ok()).find_map(|host| host.facts.as_ref());
+    let why = || format!("no host of `{name}` that could run this has said yet which operating system it has");
+    let platform = known.ok_or_else(|| refused(why()))?.platform();
+    Ok((platform.clone(), Some(platform)))
 }
 
 /// As the runner starts it.
@@ -234,12 +258,13 @@ pub(crate) fn result_of(tx: &mut Tx, blobs: &Blobs, org: OrgId, exec: ExecId) ->
 fn join(
     tx: &mut Tx,
     submission: &Submission,
-    call: &Call,
+    called: &CalledRun,
     (caller, takes_errors): (RunId, bool),
 ) -> Result<(i64, RunId), Failure> {
-    let epoch = Epoch::Counter(store::execution::epoch(tx, submission.org, FUNCTION, call.node)? as u64);
-    let made = |tx: &mut Tx, id: i64| by_run(tx, id, submission, takes_errors);
-    let (id, request) = open(tx, submission.org, (call.node, FUNCTION), epoch, &made)?;
+    let node = called.call.node;
+    let epoch = Epoch::Counter(store::execution::epoch(tx, submission.org, FUNCTION, node)? as u64);
+    let made = |tx: &mut Tx, id: i64| by_run(tx, (id, called), submission, takes_errors);
+    let (id, request) = open(tx, submission.org, (node, FUNCTION), epoch, &made)?;
     store::execution::join(tx, id, caller)?;
     let Work::Run { run, .. } = request.work else {
         return Err(Trouble::internal("a cached run is executed by a program").into());
@@ -248,12 +273,21 @@ fn join(
 }
 
 /// A run of this system that executes the call.
-pub(crate) fn by_run(tx: &mut Tx, execution: i64, submission: &Submission, takes_errors: bool) -> Request {
-    let call = Some(CallPart::Backend { execution });
-    let spec = Box::new(RunSpec { call, ..submission.spec.clone() });
+pub(crate) fn by_run(
+    tx: &mut Tx,
+    (execution, called): (i64, &CalledRun),
+    submission: &Submission,
+    takes_errors: bool,
+) -> Request {
+    let spec = &submission.spec;
+    let call = Some(CallPart::Backend { execution, platform: called.platform.clone() });
+    // The key has the machines of one provider: where others are named, too, they would give its result under that name.
+    let providers = spec.providers.iter().filter(|name| **name == spec.provider).cloned().collect();
+    let spec = Box::new(RunSpec { call, providers, ..spec.clone() });
     Request {
         name: submission.name.clone().unwrap_or_default(),
         fresh: false,
+        returns: false,
         takes_errors,
         epoch: None,
         work: Work::Run { run: RunId(tx.next_id()), spec },

@@ -1,15 +1,16 @@
 //! Calls of functions, as their callers see them: a pinned result answers at once and nothing is written; otherwise the caller shares the
 //! execution of the same call or begins one, and reads how it is.
 
-use crate::cached_run::by_run;
+use crate::cached_run::{CalledRun, by_run};
 use crate::execution::{OWN_ADAPTER, Request, Work, kind_of, open, request_of};
 use crate::run::{KeyedResponse, Submission, affordable, check_asked, check_secrets, use_contents};
 use crate::{Engine, EngineContext, cached_run};
 use calls::cached_run::FUNCTION;
 use calls::call::{Call, value_of};
 use calls::function::Function;
+pub use calls::json::rounded;
 use calls::json::{self, to_json};
-use calls::key::Epoch;
+use calls::key::{Epoch, execution_key};
 use calls::reach::closure;
 use calls::record::ExecStatus;
 use calls::refs::Uuid;
@@ -17,6 +18,7 @@ use calls::{ExecId, Fault, Memory, NodeId, Value, read};
 use model::execution::{Execution, ExecutionStatus};
 use model::plan::AgentPlan;
 use model::run::LastError;
+use model::spec::CallPart;
 use model::step::ToolKind;
 use model::{CallId, Failure, OrgId, Refused, RunId, Timestamp, Trouble};
 use serde_json::Value as Json;
@@ -82,16 +84,31 @@ pub struct CallResult {
 /// Makes a submission of an org from the document of a run.
 pub type ReadDocument = fn(&EngineContext, (OrgId, &str), Json) -> Result<Submission, Failure>;
 
+/// Names the executions of a caller that shares them with no other.
+#[derive(Debug)]
+struct Own {
+    uuid: Uuid,
+    /// The caller may ask again under this name.
+    returns: bool,
+}
+
+impl Own {
+    fn new(name: &str, returns: bool) -> Own {
+        Own { uuid: Uuid::derived(name), returns }
+    }
+}
+
 /// What a call is, once its function and inputs were read.
 enum Prepared {
-    Run(Box<Submission>, Call),
+    Run(Box<Submission>, CalledRun),
     Adapter(Function, Call),
 }
 
 impl Prepared {
     fn node(&self) -> NodeId {
         match self {
-            Prepared::Run(_, call) | Prepared::Adapter(_, call) => call.node,
+            Prepared::Run(_, called) => called.call.node,
+            Prepared::Adapter(_, call) => call.node,
         }
     }
 }
@@ -114,7 +131,8 @@ impl Engine {
         }
         let context = self.context.clone();
         let answered = self.keyed(Lane::Normal, "call.ask", key, 202, move |tx| {
-            let id = begin(tx, &context, org, &prepared, cache)?;
+            let own = (!cache).then(|| Own::new(&format!("call of {org} {}", tx.next_id()), false));
+            let id = begin(tx, &context, org, &prepared, own.as_ref())?;
             let mut it = locked(tx, id)?;
             if !it.asked {
                 it.asked = true;
@@ -125,17 +143,25 @@ impl Engine {
         Ok(CallAnswer::Asked(answered.await?))
     }
 
-    /// The same for a step of a run, which is then a caller of the execution until it ends.
-    pub(crate) async fn call_by_run(&self, asks: CallAsked, run: RunId) -> Result<CallSeen, Failure> {
+    /// The same for a step of a run, which is then a caller of the execution until it ends. `step` names the step: without a cache its
+    /// repetitions share one execution, and a result that this had is their answer.
+    pub(crate) async fn call_by_run(&self, asks: CallAsked, run: RunId, step: &str) -> Result<CallSeen, Failure> {
         let (org, cache) = (asks.org, asks.cache);
         let prepared = self.prepared(asks).await?;
         if cache && let Some(hit) = self.hit(org, prepared.node()).await? {
             return Ok(hit);
         }
         let context = self.context.clone();
+        let own = (!cache).then(|| Own::new(&format!("call of {org} by step {step}"), true));
         self.store
             .write(Lane::Normal, "call.step", move |tx| {
-                let id = begin(tx, &context, org, &prepared, cache)?;
+                if let Some(own) = &own
+                    && let Some(id) = ended_well(tx, org, prepared.node(), own)?
+                {
+                    let it = locked(tx, id)?;
+                    return seen(tx, id, it);
+                }
+                let id = begin(tx, &context, org, &prepared, own.as_ref())?;
                 store::execution::join(tx, id, run)?;
                 let it = locked(tx, id)?;
                 seen(tx, id, it)
@@ -158,12 +184,15 @@ impl Engine {
         let limited = self.context.limits_orgs();
         let name = if limited { self.balance(asks.org).await?.name } else { String::new() };
         let mut submission = read(&self.context, (asks.org, &name), document)?;
-        let keyed = submission.spec.call.take().and_then(|part| part.caller().cloned()).unwrap_or_default();
+        let keyed = submission.spec.call.as_ref().and_then(CallPart::caller).cloned().unwrap_or_default();
         submission.start = true;
+        // Its result is kept: what the key of a cached run does not know is refused here, too.
+        submission.spec.call = Some(CallPart::Caller(keyed.clone()));
         check_asked(&self.context, &submission)?;
+        submission.spec.call = None;
         self.check_stdin(&submission).await?;
-        let call = self.call_of(submission.org, &submission.spec, &keyed).await?;
-        Ok(Prepared::Run(Box::new(submission), call))
+        let called = self.call_of(submission.org, &submission.spec, &keyed).await?;
+        Ok(Prepared::Run(Box::new(submission), called))
     }
 
     /// The URI under which calls of a function are kept.
@@ -284,7 +313,8 @@ impl EngineContext {
     }
 }
 
-fn owned(tx: &mut Tx, org: OrgId, id: CallId) -> Result<Execution, Failure> {
+/// An execution of this org.
+pub(crate) fn owned(tx: &mut Tx, org: OrgId, id: CallId) -> Result<Execution, Failure> {
     let found = store::execution::find(tx, id.0)?.filter(|it| it.org == org);
     found.ok_or_else(|| Refused::not_found("call", id.to_string()).into())
 }
@@ -301,11 +331,28 @@ fn node_of(function: &Function, inputs: &[Json]) -> Result<Call, Refused> {
     Call::of(function, &values).map_err(|bad| Refused::invalid("inputs", bad.to_string()))
 }
 
-/// The open execution of the call, or a new one. Without a cache it is always a new one.
-fn begin(tx: &mut Tx, context: &EngineContext, org: OrgId, prepared: &Prepared, cache: bool) -> Result<i64, Failure> {
+/// The newest execution of a caller without a cache, if it has ended with a value that is still here. One that failed is executed again.
+fn ended_well(tx: &mut Tx, org: OrgId, node: NodeId, own: &Own) -> Result<Option<i64>, Failure> {
+    let key = execution_key(&org.to_string(), node, &Epoch::Own(own.uuid.clone())).to_string();
+    let Some(newest) = store::execution::newest_of(tx, org, &key)? else { return Ok(None) };
+    // One that is open does not end between this look and the caller's.
+    let it = locked(tx, newest.id)?;
+    let Some(exec) = it.exec.filter(|_| it.status == ExecutionStatus::CompletedOk) else { return Ok(None) };
+    let exec = exec.parse().map_err(|_| Trouble::internal("an execution has no exec"))?;
+    Ok(result_of(tx, org, exec)?.map(|_| newest.id))
+}
+
+/// The open execution of the call, or a new one. `own` names the execution of a caller that shares it with no other.
+fn begin(
+    tx: &mut Tx,
+    context: &EngineContext,
+    org: OrgId,
+    prepared: &Prepared,
+    own: Option<&Own>,
+) -> Result<i64, Failure> {
     match prepared {
-        Prepared::Run(submission, call) => begin_run(tx, context, submission, call, cache),
-        Prepared::Adapter(function, call) => begin_adapter(tx, org, function, call, cache),
+        Prepared::Run(submission, called) => begin_run(tx, context, submission, called, own),
+        Prepared::Adapter(function, call) => begin_adapter(tx, org, function, call, own),
     }
 }
 
@@ -313,15 +360,19 @@ fn begin_run(
     tx: &mut Tx,
     context: &EngineContext,
     submission: &Submission,
-    call: &Call,
-    cache: bool,
+    called: &CalledRun,
+    own: Option<&Own>,
 ) -> Result<i64, Failure> {
-    let org = submission.org;
+    let (org, call) = (submission.org, &called.call);
     check_secrets(tx, submission)?;
     affordable(tx, context, submission)?;
     store::object::put(tx, org, &call.records)?;
-    let epoch = epoch(tx, org, (FUNCTION, call.node), cache)?;
-    let made = |tx: &mut Tx, id: i64| Request { fresh: !cache, ..by_run(tx, id, submission, true) };
+    let epoch = epoch(tx, org, (FUNCTION, call.node), own)?;
+    let made = |tx: &mut Tx, id: i64| Request {
+        fresh: own.is_some(),
+        returns: own.is_some_and(|own| own.returns),
+        ..by_run(tx, (id, called), submission, true)
+    };
     let (id, request) = open(tx, org, (call.node, FUNCTION), epoch, &made)?;
     // The run that executes it comes later: until then these are its contents.
     if let Some(run) = request.run() {
@@ -330,7 +381,7 @@ fn begin_run(
     Ok(id)
 }
 
-fn begin_adapter(tx: &mut Tx, org: OrgId, function: &Function, call: &Call, cache: bool) -> Result<i64, Failure> {
+fn begin_adapter(tx: &mut Tx, org: OrgId, function: &Function, call: &Call, own: Option<&Own>) -> Result<i64, Failure> {
     let mut below = Memory::default();
     below.add(call.records.iter().cloned());
     let found = closure(&mut below, [call.node.into()], &|_| false, MAX_RECORDS);
@@ -343,12 +394,12 @@ fn begin_adapter(tx: &mut Tx, org: OrgId, function: &Function, call: &Call, cach
     }
     store::object::put(tx, org, &call.records)?;
     let uri = function.uri().as_str();
-    let epoch = epoch(tx, org, (uri, call.node), cache)?;
-    let (inputs, fresh) = (call.inputs.clone(), !cache);
+    let epoch = epoch(tx, org, (uri, call.node), own)?;
+    let (inputs, fresh, returns) = (call.inputs.clone(), own.is_some(), own.is_some_and(|own| own.returns));
     let made = move |_: &mut Tx, id: i64| {
         let uuid = Uuid::derived(&format!("execution {org} {id} {}", call.node)).to_string();
         let work = Work::Adapter { inputs: inputs.clone(), uuid };
-        Request { name: String::new(), fresh, takes_errors: true, epoch: None, work }
+        Request { name: String::new(), fresh, returns, takes_errors: true, epoch: None, work }
     };
     open(tx, org, (call.node, uri), epoch, &made).map(|(id, _)| id)
 }
@@ -358,10 +409,10 @@ fn locked(tx: &mut Tx, id: i64) -> Result<Execution, Failure> {
 }
 
 /// Callers share an execution unless they want one of their own.
-fn epoch(tx: &mut Tx, org: OrgId, (function, node): (&str, NodeId), cache: bool) -> Result<Epoch, Failure> {
-    Ok(match cache {
-        true => Epoch::Counter(store::execution::epoch(tx, org, function, node)? as u64),
-        false => Epoch::Own(Uuid::derived(&format!("call of {org} {}", tx.next_id()))),
+fn epoch(tx: &mut Tx, org: OrgId, (function, node): (&str, NodeId), own: Option<&Own>) -> Result<Epoch, Failure> {
+    Ok(match own {
+        None => Epoch::Counter(store::execution::epoch(tx, org, function, node)? as u64),
+        Some(own) => Epoch::Own(own.uuid.clone()),
     })
 }
 

@@ -1,5 +1,5 @@
 //! A step that calls a function (`call:` in a plan). It is answered by a kept result, or waits for the execution of the same call, which it
-//! shares with all other callers. A repeated try finds what was begun: by content, not by a key of its own.
+//! shares with all other callers. A repeated try finds what was begun: by content, and without a cache by the step's key.
 
 use crate::Engine;
 use crate::call::{CallAsked, CallSeen};
@@ -23,12 +23,14 @@ pub(crate) struct CallTool {
     pub(crate) engine: Engine,
     pub(crate) org: OrgId,
     pub(crate) run: RunId,
+    /// Of the run: what another attempt repeats is executed anew if it wants no cache.
+    pub(crate) attempt: i64,
 }
 
 impl Tool for CallTool {
     fn call<'a>(&'a self, call: &'a ToolCall, _: &'a dyn ToolLog) -> ToolFuture<'a> {
         Box::pin(async move {
-            let seen = self.result(&call.input).await?;
+            let seen = self.result(call).await?;
             answer(&seen)
         })
     }
@@ -36,11 +38,12 @@ impl Tool for CallTool {
 
 impl CallTool {
     /// The call when it is over.
-    async fn result(&self, input: &Value) -> Result<CallSeen, ToolFailure> {
-        let asked = self.asked(input)?;
+    async fn result(&self, call: &ToolCall) -> Result<CallSeen, ToolFailure> {
+        let asked = self.asked(&call.input)?;
+        let step = format!("{} in attempt {}", call.key, self.attempt);
         // Before the look: a change after it rings.
         let mut hints = self.engine.store.hints();
-        let mut seen = self.engine.call_by_run(asked, self.run).await.map_err(failed)?;
+        let mut seen = self.engine.call_by_run(asked, self.run, &step).await.map_err(failed)?;
         while let Some(id) = seen.id.filter(|_| !seen.status.is_end()) {
             let mut heard = Box::pin(heard(&mut hints, self.org));
             let mut timer = self.engine.context.timer.after(LOOK_EVERY_MS);

@@ -131,7 +131,8 @@ impl RunTx<'_> {
         let sandbox = self.run.spec.sandbox.is_some() && !no_sandbox;
         let org = org_name(self.tx, self.context, self.run.org)?;
         let (named, resources, spot) = ([provider.to_owned()], &machine.resources, machine.spot);
-        let asked = Asked { org: &org, resources, sandbox, region: None, spot, providers: &named };
+        let platform = self.run.spec.platform();
+        let asked = Asked { org: &org, resources, sandbox, platform, region: None, spot, providers: &named };
         let first = self.context.choose(&asked).offers.into_iter().next();
         Ok(first.map_or_else(|| self.run.spec.region.clone(), |offer| offer.region))
     }
@@ -146,8 +147,8 @@ impl RunTx<'_> {
         let spot = job_spot || self.run.spec.spot;
         let spec = &self.run.spec;
         let own = [pool.provider.clone()];
-        let here =
-            Asked { org: &org, resources: &resources, sandbox, region: Some(&pool.region), spot, providers: &own };
+        let (platform, region) = (spec.platform(), Some(pool.region.as_str()));
+        let here = Asked { org: &org, resources: &resources, sandbox, platform, region, spot, providers: &own };
         let mut offers = match self.context.place_of(&here) {
             Ok(choice) => choice.offers,
             Err(refused) => return Ok(Err(refused)),

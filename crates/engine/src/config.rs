@@ -55,7 +55,8 @@ pub struct Calls {
     pub adapters: Option<Vec<String>>,
     /// Where calls and results are exchanged with adapters; in the home if there is none.
     pub exchange: Option<std::path::PathBuf>,
-    /// Records of calls that nothing leads to are kept so long after their last use: they may be on their way to being named.
+    /// Records of calls that nothing leads to are kept so long after their last use: they may be on their way to being named. On
+    /// PostgreSQL this must be longer than any transaction takes: a collection does not see what another process has not committed.
     pub unnamed_kept_ms: i64,
 }
 
@@ -73,6 +74,11 @@ impl Calls {
                 );
                 return Err(Refused::invalid("calls.adapters", why));
             }
+        }
+        let numbers =
+            [("kept_ms", self.kept_ms), ("max_bytes", self.max_bytes), ("unnamed_kept_ms", self.unnamed_kept_ms)];
+        if let Some((name, _)) = numbers.into_iter().find(|(_, number)| *number < 0) {
+            return Err(Refused::invalid(format!("calls.{name}"), "must not be negative"));
         }
         match &self.exchange {
             Some(folder) if !folder.is_absolute() => {
@@ -253,5 +259,22 @@ mod tests {
         config.timings.heartbeat_every_ms = 59_000;
         config.limits.fence_ms = 59_000;
         assert!(config.check().unwrap_err().to_string().starts_with("timings.heartbeat_every_ms: "));
+    }
+
+    /// A window that lies in the future deletes what was put a moment ago.
+    #[test]
+    fn limits_of_kept_results_are_not_negative() {
+        let fields: [(&str, fn(&mut Calls) -> &mut i64); 3] = [
+            ("calls.kept_ms", |calls| &mut calls.kept_ms),
+            ("calls.max_bytes", |calls| &mut calls.max_bytes),
+            ("calls.unnamed_kept_ms", |calls| &mut calls.unnamed_kept_ms),
+        ];
+        for (name, field) in fields {
+            let mut config = Config::default();
+            *field(&mut config.calls) = -1;
+            assert_eq!(config.check().unwrap_err().to_string(), format!("{name}: must not be negative"));
+            *field(&mut config.calls) = 0;
+            config.check().unwrap();
+        }
     }
 }

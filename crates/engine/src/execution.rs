@@ -47,6 +47,9 @@ pub(crate) struct Request {
     /// A caller with `cache: false` asked: its result replaces the one that is pinned.
     #[serde(default)]
     pub fresh: bool,
+    /// This caller, a step, may ask again under the same key.
+    #[serde(default)]
+    pub returns: bool,
     /// Its first caller takes an error that is pinned as an answer.
     #[serde(default)]
     pub takes_errors: bool,

@@ -116,7 +116,8 @@ fn machines_of(
         let cheapest = || {
             let sandbox = submission.spec.sandbox.is_some();
             let (resources, spot) = (&machine.resources, machine.spot);
-            let asked = Asked { org: &org, resources, sandbox, region: None, spot, providers: &providers };
+            let asked =
+                Asked { org: &org, resources, sandbox, platform: None, region: None, spot, providers: &providers };
             context.choose(&asked).offers.into_iter().next().map(|offer| offer.region)
         };
         let region = match &machine.region {
@@ -163,7 +164,7 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
     };
     let available = slots.len() as i64;
     let hosts = pool.map(|pool| HostsNow::read(tx, context, pool, std::iter::empty())).transpose()?.flatten();
-    let wanted = Wanted { resources: &spec.resources, sandbox: spec.sandbox.is_some() };
+    let wanted = Wanted { sandbox: spec.sandbox.is_some(), ..Wanted::from(&spec.resources) };
     let (place, other_hosts) = hosts.as_ref().map_or((None, Vec::new()), |hosts| hosts.choose(wanted));
     let room_here = hosts.as_ref().map_or(room, |hosts| {
         hosts.retain(&mut slots, wanted);
@@ -193,6 +194,7 @@ fn plan(tx: &mut Tx, context: &EngineContext, submission: &Submission) -> Result
         org: &org,
         resources: &spec.resources,
         sandbox: wanted.sandbox,
+        platform: None,
         region: if spec.any_region { None } else { Some(&spec.region) },
         spot: spec.spot,
         providers: &spec.providers,

@@ -107,6 +107,7 @@ impl PlanLimits {
             org: &self.org,
             resources: &machine.resources,
             sandbox: self.spec.sandbox.is_some(),
+            platform: None,
             region: region.map(String::as_str),
             spot: machine.spot,
             providers: std::slice::from_ref(provider),

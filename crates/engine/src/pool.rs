@@ -184,7 +184,7 @@ impl RunTx<'_> {
         let Some(hosts) = HostsNow::read(self.tx, self.context, pool, announced)? else {
             return room(self.tx, self.context, pool);
         };
-        let wanted = Wanted { resources: asked, sandbox };
+        let wanted = Wanted { sandbox, ..self.run.spec.wanted(asked) };
         hosts.retain(slots, wanted);
         Ok(hosts.room(wanted))
     }
@@ -263,9 +263,10 @@ impl RunTx<'_> {
         let name = ResourceName { control_id, manifest: Some(manifest.0), resource: instance.0 }.to_string();
         let resources = self.resources_of(id)?;
         let price_micro = offer.price_micro;
-        let wanted = Wanted { resources: &resources, sandbox: self.wants_sandbox(id)? };
+        let sandbox = self.wants_sandbox(id)?;
         let announced = self.instances.iter().map(|tracked| &tracked.it);
         let hosts = HostsNow::read(self.tx, self.context, &pool, announced)?;
+        let wanted = Wanted { sandbox, ..self.run.spec.wanted(&resources) };
         let place = hosts.and_then(|hosts| hosts.choose(wanted).0);
         let mut machine = Instance::announced(instance, self.run.org, pool.id, manifest, name, self.at);
         self.prepare(id, &mut machine)?;

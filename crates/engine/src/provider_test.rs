@@ -25,8 +25,8 @@ impl Engine {
         let named = [name.to_owned()];
         let resources = Resources::default();
         let own = self.store.read_inline("credits.balance", move |tx| store::org::find(tx, org)).await?.name;
-        let asked =
-            Asked { org: &own, resources: &resources, sandbox: false, region: None, spot: false, providers: &named };
+        let (sandbox, platform, region, spot) = (false, None, None, false);
+        let asked = Asked { org: &own, resources: &resources, sandbox, platform, region, spot, providers: &named };
         let offer = self.context.place_of(&asked)?.offers.swap_remove(0);
         let (context, on_lost_control) = (self.context.clone(), provider.capabilities().default_on_lost_control);
         let size = provider.size_for(&resources);

@@ -421,7 +421,8 @@ fn waiting(tx: &mut Tx, context: &crate::EngineContext, run: &Run, job: &Job, wh
     let (room, mut slots) = (crate::pool::room(tx, context, &pool)?, store::allocation::available(tx, pool.id)?);
     let resources = job.resources.clone().unwrap_or_else(|| run.spec.resources.clone());
     let (available, hosts) = (slots.len(), HostsNow::read(tx, context, &pool, std::iter::empty())?);
-    let wanted = Wanted { resources: &resources, sandbox: run.spec.sandbox.is_some() && !job.no_sandbox };
+    let of_run = run.spec.wanted(&resources);
+    let wanted = Wanted { sandbox: of_run.sandbox && !job.no_sandbox, ..of_run };
     let room_here = hosts.as_ref().map_or(room, |hosts| {
         hosts.retain(&mut slots, wanted);
         hosts.room(wanted)

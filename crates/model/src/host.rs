@@ -45,17 +45,34 @@ pub struct HostFacts {
     pub no_sandbox: Option<String>,
 }
 
+/// What of a host may change the result of a command.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Platform {
+    /// As the kernel names it, e.g. `x86_64`.
+    pub architecture: String,
+    /// Id and version of the distribution, e.g. `debian 12`.
+    pub os_release: String,
+}
+
+impl HostFacts {
+    pub fn platform(&self) -> Platform {
+        Platform { architecture: self.architecture.clone(), os_release: self.os_release.clone() }
+    }
+}
+
 /// What a machine must have, and what its host must be able to do.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted<'a> {
     pub resources: &'a Resources,
     /// Commands run in a sandbox there.
     pub sandbox: bool,
+    /// A result is kept for machines like this alone.
+    pub platform: Option<&'a Platform>,
 }
 
 impl<'a> From<&'a Resources> for Wanted<'a> {
     fn from(resources: &'a Resources) -> Wanted<'a> {
-        Wanted { resources, sandbox: false }
+        Wanted { resources, sandbox: false, platform: None }
     }
 }
 
@@ -87,13 +104,31 @@ pub struct Place {
 /// Why a host is not taken.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotTaken {
-    TooSmall { has: Resources },
-    OtherGpus { has: Vec<String> },
-    NoSandbox { why: String },
-    Down { why: String },
-    Full { slots: i64 },
-    GpusInUse { free: i64 },
-    Other { host: String },
+    TooSmall {
+        has: Resources,
+    },
+    OtherGpus {
+        has: Vec<String>,
+    },
+    NoSandbox {
+        why: String,
+    },
+    /// None: it has not said which.
+    OtherPlatform {
+        has: Option<Platform>,
+    },
+    Down {
+        why: String,
+    },
+    Full {
+        slots: i64,
+    },
+    GpusInUse {
+        free: i64,
+    },
+    Other {
+        host: String,
+    },
 }
 
 impl std::fmt::Display for NotTaken {
@@ -103,6 +138,10 @@ impl std::fmt::Display for NotTaken {
             NotTaken::OtherGpus { has } if has.is_empty() => f.write_str("it has no GPUs"),
             NotTaken::OtherGpus { has } => write!(f, "it has other GPUs: {}", has.join(", ")),
             NotTaken::NoSandbox { why } => write!(f, "it cannot make sandboxes: {why}"),
+            NotTaken::OtherPlatform { has: Some(has) } => {
+                write!(f, "it is another platform: {}, {}", has.architecture, has.os_release)
+            }
+            NotTaken::OtherPlatform { has: None } => f.write_str("it has not said which platform it is"),
             NotTaken::Down { why } => write!(f, "it is down: {why}"),
             NotTaken::Full { slots: 1 } => f.write_str("it has a machine already"),
             NotTaken::Full { slots } => write!(f, "all its {slots} slots are taken"),
@@ -137,7 +176,7 @@ impl Host {
 
     /// Whether a machine here could have all of this if no other were here.
     pub fn could<'a>(&self, wanted: impl Into<Wanted<'a>>) -> Result<(), NotTaken> {
-        let Wanted { resources: asked, sandbox } = wanted.into();
+        let Wanted { resources: asked, sandbox, platform } = wanted.into();
         let plain = Resources { gpu: None, ..asked.clone() };
         let has = self.facts.as_ref().map(|facts| self.share(facts)).unwrap_or_default();
         if !has.satisfies(&plain) {
@@ -146,9 +185,13 @@ impl Host {
         if self.numbers(asked, &BTreeSet::new()).is_none() {
             return Err(NotTaken::OtherGpus { has: self.facts.as_ref().map_or_else(Vec::new, |it| it.gpus.clone()) });
         }
-        match self.no_sandbox().filter(|_| sandbox) {
-            Some(why) => Err(NotTaken::NoSandbox { why: why.to_owned() }),
-            None => Ok(()),
+        if let Some(why) = self.no_sandbox().filter(|_| sandbox) {
+            return Err(NotTaken::NoSandbox { why: why.to_owned() });
+        }
+        let has = self.facts.as_ref().map(HostFacts::platform);
+        match platform.is_some_and(|wanted| has.as_ref() != Some(wanted)) {
+            true => Err(NotTaken::OtherPlatform { has }),
+            false => Ok(()),
         }
     }
 
@@ -333,7 +376,8 @@ mod tests {
             let facts = HostFacts { no_sandbox: Some("no bwrap".into()), ..host(name, 1, 64, &[]).facts.unwrap() };
             Host { facts: Some(facts), ..host(name, 1, 64, &[]) }
         };
-        let wanted = Wanted { resources: &cpu(1), sandbox: true };
+        let one = cpu(1);
+        let wanted = Wanted { sandbox: true, ..Wanted::from(&one) };
         let hosts = [without("a"), host("b", 1, 4, &[]), Host::unknown("lab", "c", 1)];
         let (chosen, passed) = choose(&hosts, &used(&[]), wanted);
         assert_eq!(chosen.unwrap().host, "b");
@@ -342,6 +386,22 @@ mod tests {
         assert_eq!(one_left.host, "c", "of a host that has never answered it is believed");
         assert_eq!(choose(&[without("a")], &used(&[]), wanted).0, None);
         assert_eq!(choose(&hosts, &used(&[]), &cpu(1)).0.unwrap().host, "a", "without a sandbox it is as good as any");
+    }
+
+    #[test]
+    fn who_wants_a_platform_gets_a_host_that_is_one_and_waits_for_it() {
+        let of = |name: &str, os_release: &str| {
+            let facts = HostFacts { os_release: os_release.into(), ..host(name, 1, 64, &[]).facts.unwrap() };
+            Host { facts: Some(facts), ..host(name, 1, 64, &[]) }
+        };
+        let (one, platform) = (cpu(1), facts().platform());
+        let wanted = Wanted { platform: Some(&platform), ..Wanted::from(&one) };
+        let hosts = [Host::unknown("lab", "a", 1), of("b", "debian 13"), of("c", "debian 12")];
+        let (chosen, passed) = choose(&hosts, &used(&[]), wanted);
+        assert_eq!(chosen.unwrap().host, "c");
+        let said: Vec<String> = passed.iter().map(|(_, why)| why.to_string()).collect();
+        assert_eq!(said, ["it has not said which platform it is", "it is another platform: x86_64, debian 13"]);
+        assert_eq!(choose(&hosts, &used(&[("c", 1, &[])]), wanted).0, None, "it waits for the one that is alike");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Which machines a run is offered, in which order they are tried, and why the other providers are passed over. Decides by what providers
 //! say of themselves; a provider that bills is never offered to a run that did not name it.
 
-use crate::host::{Host, NotTaken, Wanted};
+use crate::host::{Host, NotTaken, Platform, Wanted};
 use crate::spec::{Gpu, Resources};
 use serde::{Deserialize, Serialize};
 
@@ -31,6 +31,8 @@ pub struct Asked<'a> {
     pub resources: &'a Resources,
     /// Its commands run in a sandbox.
     pub sandbox: bool,
+    /// Its host is one of these.
+    pub platform: Option<&'a Platform>,
     pub region: Option<&'a str>,
     pub spot: bool,
     /// The providers that the user named, in the order in which they are tried.
@@ -176,7 +178,7 @@ fn offers(asked: &Asked<'_>, candidate: &Candidate) -> Result<Vec<Offer>, Passed
     if let Some(why) = candidate.no_sandbox.clone().filter(|_| asked.sandbox) {
         return Err(Passed::NoSandbox { why });
     }
-    candidate.could(Wanted { resources: asked.resources, sandbox: asked.sandbox })?;
+    candidate.could(Wanted { resources: asked.resources, sandbox: asked.sandbox, platform: asked.platform })?;
     let of = |spot: bool| {
         let there = |quote: &&Quote| asked.region.is_none_or(|region| quote.region == region);
         let mut found: Vec<&Quote> = candidate.quotes.iter().filter(there).filter(|quote| quote.spot == spot).collect();
@@ -256,7 +258,7 @@ mod tests {
     }
 
     fn ask<'a>(providers: &'a [String], region: Option<&'a str>, spot: bool) -> Asked<'a> {
-        Asked { org: "default", resources: PLAIN, sandbox: false, region, spot, providers }
+        Asked { org: "default", resources: PLAIN, sandbox: false, platform: None, region, spot, providers }
     }
 
     fn offered(asked: &Asked<'_>, candidates: &[Candidate]) -> Vec<String> {

@@ -7,6 +7,7 @@ pub use blob_source::BlobSource;
 pub use resources::{GPU_PATTERN, Gpu, MAX_GPUS, Resources, show_cpu, show_memory};
 
 use crate::feature::MAX_FEATURES;
+use crate::host::{Platform, Wanted};
 use crate::plan::DEFAULT_MAX_AGENTS;
 use crate::recovery::{MAX_RETRY_DELAY_MS, OnExhausted};
 use crate::time::{DAY, SECOND};
@@ -242,6 +243,9 @@ pub enum CallPart {
     Backend {
         /// Number of the execution.
         execution: i64,
+        /// Of its provider's hosts, which differ, it runs on those that are this one: its key says so.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        platform: Option<Platform>,
     },
 }
 
@@ -254,7 +258,13 @@ impl CallPart {
     }
     pub fn backend(&self) -> Option<i64> {
         match self {
-            CallPart::Backend { execution } => Some(*execution),
+            CallPart::Backend { execution, .. } => Some(*execution),
+            CallPart::Caller(_) => None,
+        }
+    }
+    pub fn platform(&self) -> Option<&Platform> {
+        match self {
+            CallPart::Backend { platform, .. } => platform.as_ref(),
             CallPart::Caller(_) => None,
         }
     }
@@ -446,6 +456,14 @@ pub struct RunContent {
 }
 
 impl RunTerms {
+    /// What a machine of this size must have for this run.
+    pub fn wanted<'a>(&'a self, resources: &'a Resources) -> Wanted<'a> {
+        Wanted { resources, sandbox: self.sandbox.is_some(), platform: self.platform() }
+    }
+    /// The only hosts on which it may run.
+    pub fn platform(&self) -> Option<&Platform> {
+        self.call.as_ref().and_then(CallPart::platform)
+    }
     pub fn max_attempts(&self) -> i64 {
         self.retry.as_ref().map_or(DEFAULT_MAX_ATTEMPTS, |retry| retry.max_attempts)
     }

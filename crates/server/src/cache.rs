@@ -10,10 +10,12 @@ use axum::extract::State;
 use engine::cache::Pin;
 use engine::cache::{Garbage, Invalid, Rebuilt, WhyOf};
 use engine::execution::ExecRow;
-use model::{CallId, Credits, Failure, OrgId, Refused, RunId};
+use model::{CallId, Credits, Failure, OrgId, Refused};
+use serde::Deserialize;
 use std::sync::Arc;
 use wire::api::{
-    Backtrack, CacheWhy, CollectGarbage, GarbageCollected, Invalidate, Invalidated, Page, PinView, PinsRebuilt,
+    Backtrack, CacheWhy, CallDiff, CollectGarbage, GarbageCollected, Invalidate, Invalidated, Page, PinView,
+    PinsRebuilt,
 };
 
 pub(crate) async fn list(
@@ -47,6 +49,28 @@ pub(crate) async fn why(
     }))
 }
 
+/// Which two calls.
+#[derive(Debug, Default, Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+pub(crate) struct Two {
+    /// A cached run, an execution of a call, or the first digits of an exec or key.
+    #[param(min_length = 1)]
+    first: String,
+    /// The same.
+    #[param(min_length = 1)]
+    second: String,
+}
+
+pub(crate) async fn diff(
+    State(state): State<Shared>,
+    reader: Reader,
+    Query(two): Query<Two>,
+) -> HandlerResult<Json<CallDiff>> {
+    let found = state.engine.call_diff(reader.org(), [two.first, two.second]).await?;
+    let [first, second] = found.nodes.map(|node| node.to_string());
+    Ok(Json(CallDiff { first, second, differences: found.differences }))
+}
+
 pub(crate) async fn invalidate(State(state): State<Shared>, writer: Writer, asked: Asked<Invalidate>) -> HandlerResult {
     let (org, key) = (writer.org(), asked.key(writer.org()));
     match named(&state, org, &asked.value).await {
@@ -63,14 +87,7 @@ async fn named(state: &Shared, org: OrgId, asked: &Invalidate) -> Result<Invalid
     match (&asked.result, asked.all, &asked.function) {
         (None, true, None) => Ok(Invalid::Runs),
         (None, false, Some(function)) => Ok(Invalid::Function(state.engine.function_uri(function)?)),
-        (Some(result), false, None) => Ok(Invalid::Node(match result.parse::<RunId>() {
-            Ok(run) => {
-                let run = state.engine.run(org, run).await?;
-                let node = run.call.and_then(|called| called.node.parse().ok());
-                node.ok_or_else(|| Refused::Conflict { why: format!("{} was not submitted with a cache", run.id) })?
-            }
-            Err(_) => state.engine.backtrack(org, result.clone()).await?.exec.node,
-        })),
+        (Some(result), false, None) => Ok(Invalid::Node(state.engine.node_named(org, result.clone()).await?)),
         _ => Err(Refused::invalid("result", "name one result or a `function`, or say `all`").into()),
     }
 }
@@ -95,6 +112,7 @@ pub(crate) async fn collect(
             objects: swept.objects,
             objects_left: swept.objects_left,
             bytes_left: swept.bytes_left,
+            damaged: swept.damaged,
         })
     })
     .await

@@ -23,6 +23,7 @@ pub const BODY_BYTES: usize = 1024 * 1024;
 /// A submission, whose plan may have 100,000 steps.
 const PLAN_BYTES: usize = plan::MAX_DOCUMENT_BYTES + BODY_BYTES;
 const SUBMISSIONS: &str = "POST /api/v1/runs";
+const CALLS: &str = "POST /api/v1/calls";
 /// The end of a step, whose output may become an artifact of 8 MiB.
 pub const COMPLETION_BYTES: usize = (8 << 20) + BODY_BYTES;
 const COMPLETIONS: &str = "POST /api/v1/runs/{id}/steps/{step}/complete";
@@ -150,6 +151,9 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Asked<T> {
         if let Some(kind) = kind.filter(|_| !bytes.is_empty()) {
             is_json(&kind)?;
         }
+        if matches!(route.as_str(), SUBMISSIONS | CALLS) {
+            check_integers(&bytes)?;
+        }
         let (value, canonical) = decode(&bytes, of_runner)?;
         let mut hasher = blake3::Hasher::new();
         hasher.update(place.as_bytes());
@@ -157,6 +161,16 @@ impl<T: DeserializeOwned> FromRequest<Shared> for Asked<T> {
         hasher.update(canonical.as_bytes());
         Ok(Asked { value, route, hash: *hasher.finalize().as_bytes(), key, request: id })
     }
+}
+
+/// An input of a call is another value, and has another key, once an integer in it was rounded.
+fn check_integers(body: &[u8]) -> Result<(), Problem> {
+    let text = std::str::from_utf8(body).unwrap_or_default();
+    let Some(number) = engine::call::rounded(text) else { return Ok(()) };
+    let why = format!(
+        "the integer {number} does not fit into 64 bits, and would be rounded: write it as a string, or as a float"
+    );
+    Err(Refused::invalid("body", why).into())
 }
 
 fn key_of(request: &Request) -> Result<Option<String>, Problem> {

@@ -191,6 +191,7 @@ impl Route {
     IndexView,
     PinView,
     CacheWhy,
+    CallDiff,
     Invalidate,
     Invalidated,
     CollectGarbage,

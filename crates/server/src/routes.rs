@@ -167,10 +167,11 @@ api! {
     get "/snapshots/{id}" snapshot::show, read, "One snapshot", => 200 SnapshotView;
     get "/cache" cache::list, read, "Results of cached runs that are kept, newest first", => 200 Page of PinView;
     get "/cache/why/{id}" cache::why, read, "What a cached run or a call differs in from the one before it", => 200 CacheWhy | 409;
+    get "/cache/diff" cache::diff, read, "What two calls differ in: function, inputs, status and value", ?cache::Two, => 200 CallDiff | 404 | 409 | 410;
     post "/cache/invalidate" cache::invalidate, write, "Let results answer no run any more", Invalidate => 200 Invalidated | 404 | 409 | 410;
     post "/cache/gc" cache::collect, write, "Delete results that answered no run for long, and what nothing needs", CollectGarbage => 200 GarbageCollected;
     post "/cache/rebuild" cache::rebuild, write, "Make the rows of pins again from the index, which is the authority", => 200 PinsRebuilt;
-    get "/backtrack/{value}" cache::backtrack, read, "Where a result came from: a run, or the first digits of an exec or key", => 200 Backtrack | 410;
+    get "/backtrack/{value}" cache::backtrack, read, "Where a result came from: a run, a call, or the first digits of an exec or key", => 200 Backtrack | 409 | 410;
     post "/calls" call::ask, write, "Call a function: a kept result answers at once, otherwise it is executed", ?run::Waiting, AskCall => 202 CallView | 200 CallView | 402;
     get "/calls" call::list, read, "Executions of calls, newest first", => 200 Page of CallView;
     get "/calls/{id}" call::show, read, "One execution of a call; with `wait` when it is over", ?run::Waiting, => 200 CallView;

@@ -149,9 +149,8 @@ impl Settings {
     /// How calls of functions are executed by this process.
     pub(crate) fn executor(&self) -> Result<Executor, Failure> {
         let calls = self.engine_config().calls;
-        let program =
-            std::env::current_exe().map_err(|error| Trouble::internal(format!("where is this program? {error}")))?;
-        let own = Own { program, names: &[local::NAME], variables: Vec::new() };
+        let own = Own::running(&[local::NAME], Vec::new());
+        let own = own.map_err(|error| Trouble::internal(format!("where is this program? {error}")))?;
         let adapters = Adapters { own: Some(own), ..Adapters::new(calls.adapters.unwrap_or_default()) };
         Ok(Executor { adapters, exchange: calls.exchange.unwrap_or_else(|| self.home.join("exchange")) })
     }

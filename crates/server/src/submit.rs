@@ -40,8 +40,8 @@ pub(crate) fn submission(
     let (region, spot) = (body.region.as_deref(), body.spot);
     let sandboxed = body.sandbox.as_ref().map(sandbox).transpose()?;
     let wants_sandbox = sandboxed.as_ref().is_some_and(Option::is_some);
-    let asked =
-        Asked { org: org_name, resources: &resources, sandbox: wants_sandbox, region, spot, providers: &providers };
+    let (sandbox, platform) = (wants_sandbox, None);
+    let asked = Asked { org: org_name, resources: &resources, sandbox, platform, region, spot, providers: &providers };
     let first = state.place_of(&asked)?.offers.swap_remove(0);
     let provider = state.provider(&first.provider)?;
     let capabilities = provider.capabilities();

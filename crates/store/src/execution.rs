@@ -42,11 +42,17 @@ pub fn open_of(tx: &mut Tx, org: OrgId, key: &str) -> Result<Option<i64>, Failur
     tx.row(&OPEN_OF, &args![org, key])?.map(|row| row.int(0)).transpose()
 }
 
+/// The newest execution of this key, open or not.
+pub fn newest_of(tx: &mut Tx, org: OrgId, key: &str) -> Result<Option<Numbered>, Failure> {
+    let read = |row: Row| Ok(Numbered { id: row.int(0)?, it: doc::read(&row, 1)? });
+    tx.row(&NEWEST_OF, &args![org, key])?.map(read).transpose()
+}
+
 /// The attempt of the newest execution of this key, also of one whose row was deleted; 0 if there was none.
 pub fn last_attempt(tx: &mut Tx, org: OrgId, key: &str) -> Result<i64, Failure> {
     // The rows first: a deletion writes the number in the transaction in which it takes the row.
-    if let Some(row) = tx.row(&NEWEST_OF, &args![org, key])? {
-        return Ok(doc::read::<Execution>(&row, 0)?.attempt);
+    if let Some(newest) = newest_of(tx, org, key)? {
+        return Ok(newest.it.attempt);
     }
     tx.row(&DELETED_ATTEMPT, &args![org, key])?.map_or(Ok(0), |row| row.int(0))
 }
@@ -155,7 +161,8 @@ const SAVE: Sql = Sql::new("UPDATE executions SET open = $2, ended_at = $3, doc 
 const FIND: Sql = Sql::new("SELECT doc FROM executions WHERE id = $1");
 const LOCK: Sql = Sql::new("SELECT doc FROM executions WHERE id = $1").no_key_update().locks(Rank::Execution);
 const OPEN_OF: Sql = Sql::new("SELECT id FROM executions WHERE org_id = $1 AND key = $2 AND open = 1");
-const NEWEST_OF: Sql = Sql::new("SELECT doc FROM executions WHERE org_id = $1 AND key = $2 ORDER BY id DESC LIMIT 1");
+const NEWEST_OF: Sql =
+    Sql::new("SELECT id, doc FROM executions WHERE org_id = $1 AND key = $2 ORDER BY id DESC LIMIT 1");
 const DELETED_ATTEMPT: Sql = Sql::new("SELECT attempt FROM attempts_of_calls WHERE org_id = $1 AND key = $2");
 const OPEN_AFTER: Sql =
     Sql::new("SELECT doc FROM executions WHERE org_id = $1 AND open = 1 AND key > $2 ORDER BY key LIMIT $3");

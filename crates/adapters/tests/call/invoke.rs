@@ -228,7 +228,8 @@ async fn a_uri_never_chooses_what_is_executed() {
 async fn adapters_of_our_own_need_not_be_on_the_path() {
     let folder = Folder::new();
     folder.script("repl", r#"echo '{"version":1,"answer":"failed","code":"c","message":"own"}'"#);
-    let own = Own { program: folder.path().join("repl"), names: &["dml-exec-test"], variables: Vec::new() };
+    let program = folder.path().join("repl");
+    let own = Own { path: program.clone(), program, names: &["dml-exec-test"], variables: Vec::new() };
     let adapters = Adapters { own: Some(own), path: "/nowhere".into(), ..folder.adapters() };
     // The script's interpreter is named by its path.
     assert!(matches!(invoke(&adapters).await, Ok(AdapterAnswer::Failed { message, .. }) if message == "own"));

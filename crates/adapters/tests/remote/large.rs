@@ -1,4 +1,4 @@
-//! A large repository: what a push sends does not grow with it. `REMOTE_OBJECTS=1000000` for the long programme.
+//! A large repository: what a push sends does not grow with it. `REMOTE_OBJECTS=1000000` in `scripts/calls`.
 
 use crate::world::{Origin, Watched, folder, head, whole};
 use adapters::remote::{Access, Remote};

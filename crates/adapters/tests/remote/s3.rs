@@ -129,31 +129,45 @@ fn refusals(weed: &Weed) {
     }
 }
 
-/// A store that takes every put, whatever its conditions.
-#[test]
-fn a_store_that_ignores_conditions_is_refused() {
+/// A store that knows one key and obeys no condition but this one, if any. Its address.
+fn careless(obeys: Option<&'static str>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let endpoint = format!("http://{}", listener.local_addr().unwrap());
     std::thread::spawn(move || {
+        let mut is_there = false;
         for stream in listener.incoming() {
             let mut stream = BufReader::new(stream.unwrap());
-            let mut bytes = 0;
+            let (mut bytes, mut lines) = (0, Vec::new());
             loop {
                 let mut line = String::new();
                 stream.read_line(&mut line).unwrap();
-                if let Some(length) = line.to_ascii_lowercase().strip_prefix("content-length:") {
-                    bytes = length.trim().parse().unwrap();
-                }
-                if line.trim().is_empty() {
+                let line = line.trim().to_ascii_lowercase();
+                if line.is_empty() {
                     break;
                 }
+                if let Some(length) = line.strip_prefix("content-length:") {
+                    bytes = length.trim().parse().unwrap();
+                }
+                lines.push(line);
             }
             std::io::copy(&mut (&mut stream).take(bytes), &mut std::io::sink()).unwrap();
-            let answer = "HTTP/1.1 200 OK\r\nETag: \"e\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n";
+            let asks =
+                |name: &str| lines.iter().any(|line| line.starts_with(&format!("{}:", name.to_ascii_lowercase())));
+            let refused = is_there && obeys.is_some_and(asks);
+            is_there |= lines[0].starts_with("put ");
+            let status = if refused { "412 Precondition Failed" } else { "200 OK" };
+            let answer = format!("HTTP/1.1 {status}\r\nETag: \"e\"\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
             stream.get_mut().write_all(answer.as_bytes()).unwrap();
         }
     });
-    let store = S3::with("s3://b/x", &endpoint, KEY, SECRET).unwrap();
-    let error = Remote::in_s3(store, Access::Write).err().unwrap();
-    assert_eq!(error, RemoteError::Unconditional { condition: "If-None-Match" });
+    endpoint
+}
+
+#[test]
+fn a_store_that_ignores_conditions_is_refused() {
+    for (obeys, condition) in [(None, "If-None-Match"), (Some("If-None-Match"), "If-Match")] {
+        let store = S3::with("s3://b/x", &careless(obeys), KEY, SECRET).unwrap();
+        let error = Remote::in_s3(store, Access::Write).err().unwrap();
+        assert_eq!(error, RemoteError::Unconditional { condition });
+    }
 }

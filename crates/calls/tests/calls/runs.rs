@@ -26,6 +26,7 @@ fn run() -> CachedRun {
         artifacts: vec!["out/*".into()],
         merge: false,
         salt: String::new(),
+        sandbox: None,
     }
 }
 
@@ -63,6 +64,7 @@ const EDITS: &[(Edit, &str)] = &[
     (|run| run.artifacts = vec!["out/*".into(), "log".into()], r#"artifacts: ["out/*"], now ["out/*","log"]"#),
     (|run| run.merge = true, "merge: false, now true"),
     (|run| run.salt = "again".into(), r#"salt: "", now "again""#),
+    (|run| run.sandbox = Some("none".into()), r#"sandbox: null, now "none""#),
 ];
 
 #[test]
@@ -91,7 +93,7 @@ fn why_names_exactly_what_differs() {
 fn the_same_run_has_the_same_node_for_ever() {
     let call = run().call().unwrap();
     assert_eq!(run().call().unwrap(), call);
-    assert_eq!(call.node.to_string(), "6a6b145575e16990e460c4cf93fa78e6c556ff5ebb9b6e67f1e10675d9912eff");
+    assert_eq!(call.node.to_string(), "278e33b88ef8020f6f3df9b1f33ceb35c831fae96f62a59ea0a018c86de9067f");
     assert!(Function::parse(FUNCTION).is_ok());
     let host = |os: &str| {
         let machine = Machine::Host { provider: "local".into(), architecture: "x86_64".into(), os_release: os.into() };

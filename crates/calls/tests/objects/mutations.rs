@@ -1,5 +1,5 @@
 //! Fuzzing without a fuzzer: mutates records by a fixed sequence of numbers and reads what comes out. Each input is refused, or is the
-//! canonical encoding of what it is read as; nothing panics. `CALLS_FUZZ=10000000` sets how many inputs are tried.
+//! canonical encoding of what it is read as; nothing panics. `CALLS_FUZZ=10000000` sets how many inputs are tried (`scripts/calls`).
 
 use crate::golden::records;
 use calls::Object;

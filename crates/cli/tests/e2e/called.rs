@@ -43,7 +43,7 @@ fn a_function_is_executed_once_for_the_same_inputs() {
     let first = first.stderr.split_whitespace().find(|word| word.starts_with("cal_")).unwrap().to_owned();
     let other = value(&other.out())["id"].as_str().unwrap().to_owned();
     let diff = home.done(&["call", "diff", &first, &other]);
-    assert!(diff.out().starts_with("input 0: 1 → 2\ninput 1: "), "{}", diff.out());
+    assert!(diff.out().starts_with("input 0: 1, now 2\ninput 1: "), "{}", diff.out());
     let show = home.done(&["call", "show", &other]);
     assert!(show.out().contains("completed_ok") && show.out().contains("[2]"), "{}", show.out());
 }

@@ -91,9 +91,9 @@ fn guarded(test: impl FnOnce()) -> Result<(), Failed> {
 /// A pool change takes a second provider that has room where the first has none: `crates/engine/tests/intents/placement.rs` has one. Messages
 /// to agents are in `crates/engine/tests/intents/messages.rs`, retention and snapshots in `crashes.rs` there. Providers that are added, tried
 /// and removed are in `crates/cli/tests/e2e/providers.rs`; each of their writes may be repeated. What hosts
-/// have answered is asked for again when it was not written (`ssh.rs` there has hosts). That a kept result is in use is noted an
-/// hour after the last note. Executions that ended months ago, that killed their workers, and pins that are not those of the index are in
-/// `crates/engine/tests/intents/kept_results.rs`.
+/// have answered is asked for again when it was not written (`ssh.rs` there has hosts). That a kept result is in use (noted an hour after
+/// the last note), executions that ended months ago or killed their workers, and pins that are not those of the index are in
+/// `crates/engine/tests/intents/call_deaths.rs`, whose control plane dies before and after each of these writes.
 const UNREACHED: &[&str] = &[
     "runner/snapshot.put",
     "server/cache.rebuild",

@@ -3,7 +3,7 @@
 
 use super::{AT_ONCE, broken, index_of, unpin};
 use crate::Engine;
-use crate::execution::{kind_of, request_of};
+use crate::execution::{Request, kind_of, request_of};
 use calls::{Fault, Id, Kind, NodeId, Object, Reference};
 use model::time::DAY;
 use model::{Failure, OrgId, Timestamp, bug};
@@ -40,6 +40,8 @@ pub struct Swept {
     /// That are left.
     pub objects_left: i64,
     pub bytes_left: i64,
+    /// Records of single results that are missing or cannot be read. What they led to may be among the deleted.
+    pub damaged: i64,
 }
 
 impl Engine {
@@ -83,8 +85,9 @@ impl Engine {
                         if ended.it.closing.is_some() && kind_of(&ended.it) == WorkKind::Invocation {
                             continue;
                         }
-                        // The key of a call without a cache is its own, and never comes again. One that cannot be read may.
-                        let key_returns = request_of(tx, ended.id).map_or(true, |request| !request.fresh);
+                        // The key of a call without a cache is its own, and comes again only for a step. One that cannot be read may.
+                        let returns = |request: Request| !request.fresh || request.returns;
+                        let key_returns = request_of(tx, ended.id).map_or(true, returns);
                         store::execution::forget(tx, &ended, key_returns)?;
                         gone += 1;
                     }
@@ -116,9 +119,12 @@ impl Engine {
             }
         }
         let marked = self.store.read("cache.mark", move |tx| mark(tx, org)).await?;
-        let window = self.context.config.calls.unnamed_kept_ms;
-        let (before, marked) = (Timestamp(marked.0.0 - window), Arc::new(marked.1));
-        swept.objects = self.sweep_objects(org, before, marked).await?;
+        if marked.damaged > 0 {
+            tracing::error!(%org, damaged = marked.damaged, "records of results are missing or cannot be read");
+        }
+        swept.damaged = marked.damaged;
+        let before = marked.at - self.context.config.calls.unnamed_kept_ms;
+        swept.objects = self.sweep_objects(org, before, Arc::new(marked.needed)).await?;
         (swept.objects_left, swept.bytes_left) =
             self.store.read("cache.count", move |tx| store::object::count(tx, org)).await?;
         Ok(swept)
@@ -181,10 +187,17 @@ fn too_old_or_too_many(tx: &mut Tx, org: OrgId, asked: Garbage) -> Result<BTreeM
     Ok(going)
 }
 
-/// When the mark began, and every object that is needed then: about 100 bytes of memory for each.
-fn mark(tx: &mut Tx, org: OrgId) -> Result<(Timestamp, BTreeSet<Id>), Failure> {
+struct Marked {
+    /// When the mark began.
+    at: Timestamp,
+    /// Every object that was needed then: about 100 bytes of memory for each.
+    needed: BTreeSet<Id>,
+    damaged: i64,
+}
+
+fn mark(tx: &mut Tx, org: OrgId) -> Result<Marked, Failure> {
     let at = tx.at();
-    let mut mark = Mark { tx, org, needed: BTreeSet::new(), open: Vec::new() };
+    let mut mark = Mark { tx, org, needed: BTreeSet::new(), open: Vec::new(), damaged: 0 };
     mark.refs()?;
     for (project, _) in store::pin::projects(mark.tx, org, PROJECTS)? {
         let index = store::refs::find(mark.tx, org, &index_of(org, &project))?;
@@ -192,7 +205,7 @@ fn mark(tx: &mut Tx, org: OrgId) -> Result<(Timestamp, BTreeSet<Id>), Failure> {
         mark.pins(&project)?;
     }
     mark.open_executions()?;
-    Ok((at, mark.needed))
+    Ok(Marked { at, needed: mark.needed, damaged: mark.damaged })
 }
 
 struct Mark<'t> {
@@ -201,6 +214,7 @@ struct Mark<'t> {
     needed: BTreeSet<Id>,
     /// That are needed, and were not read yet.
     open: Vec<Reference>,
+    damaged: i64,
 }
 
 impl Mark<'_> {
@@ -211,16 +225,23 @@ impl Mark<'_> {
         }
     }
 
-    /// All that the added objects lead to, many in one question.
+    /// All that the added objects lead to, many in one question. A damaged record of one result is passed: that result answers no caller
+    /// any more. One that many results are found by ends the mark: they may be whole.
     fn walk(&mut self) -> Result<(), Failure> {
         while !self.open.is_empty() {
             let rest = self.open.len().saturating_sub(ASKED_AT_ONCE as usize);
             let read = self.open.split_off(rest);
             let ids: Vec<Id> = read.iter().map(|of| of.id).collect();
             for (of, bytes) in read.into_iter().zip(store::object::each(self.tx, self.org, &ids)?) {
-                let bytes = bytes.ok_or_else(|| broken(&Fault::Missing(of)))?;
-                let object = Object::read(of, &bytes).map_err(|why| broken(&Fault::Unreadable { at: of, why }))?;
-                object.references().into_iter().for_each(|below| self.add(below));
+                let read = match bytes {
+                    None => Err(Fault::Missing(of)),
+                    Some(bytes) => Object::read(of, &bytes).map_err(|why| Fault::Unreadable { at: of, why }),
+                };
+                match read {
+                    Ok(object) => object.references().into_iter().for_each(|below| self.add(below)),
+                    Err(_) if matches!(of.kind, Kind::Exec | Kind::Dag | Kind::Node | Kind::Datum) => self.damaged += 1,
+                    Err(fault) => return Err(broken(&fault)),
+                }
             }
         }
         Ok(())

@@ -586,7 +586,7 @@ fn open(
         blob_source: store.blobs().source(),
         timer: Arc::new(HandsTimer(clock.clone())),
     };
-    Engine::new(context, store.clone()).unwrap()
+    Engine::new(context, store.clone()).unwrap().reading(crate::call_steps::document)
 }
 
 /// As the server does it.

@@ -1,20 +1,24 @@
 //! Cached runs: the second that is the same is answered, several at once share one execution, what was stopped is not kept.
 
 use crate::bench::{Bench, now, shown, spec};
+use crate::choice::full;
 use crate::machines::{Plan, ended as ended_by};
 use crate::money::spend_all_but;
 use crate::sweeps::{send as sent_file, with_file};
+use adapters::fake::FakeSettings;
 use calls::refs::{RefName, Swap, Uuid};
 use calls::{ExecId, NodeId};
+use engine::Listing;
 use engine::cache::{Garbage, Invalid, WhyOf};
 use engine::run::{Action, Submission};
 use engine::runner::What;
 use model::attempt::MINIMUM_CHARGE;
 use model::claim::LEASE_MS;
 use model::execution::ExecutionStatus;
+use model::host::HostFacts;
 use model::job::JobReason;
 use model::run::{Run, RunStatus};
-use model::spec::{Cache, CallPart, RunSpec};
+use model::spec::{Cache, CallPart, Network, RunSpec, Sandbox};
 use model::time::{DAY, HOUR, MINUTE};
 use model::{Credits, Failure, OrgId, Refused, RunId};
 use std::sync::Arc;
@@ -91,6 +95,8 @@ fn anything_that_may_change_the_result_is_another_key_and_the_rest_is_not() {
         ("folder", RunSpec { working_dir: Some("src".into()), ..base() }),
         ("artifacts", RunSpec { artifacts: vec!["out".into()], ..base() }),
         ("merge", RunSpec { merge: true, ..base() }),
+        ("sandbox", RunSpec { sandbox: Some(Sandbox::DEFAULT), ..base() }),
+        ("network", RunSpec { sandbox: Some(Sandbox { network: Network::None, ..Sandbox::DEFAULT }), ..base() }),
     ];
     for (what, other) in others {
         let run = bench.submit(other);
@@ -107,6 +113,62 @@ fn anything_that_may_change_the_result_is_another_key_and_the_rest_is_not() {
     let run = bench.submit(same);
     assert!(is_hit(&bench, run), "how long, how dear and how urgent it is changes nothing");
     bench.settle();
+    bench.check();
+}
+
+/// Its key says where it runs: what another provider's machines made would answer under that name.
+#[test]
+fn a_cached_run_is_executed_by_the_provider_of_its_key_alone() {
+    let mut bench = Bench::new();
+    bench.engine.context.providers.insert("other".into(), Listing::of(bench.provider.clone()));
+    full(&mut bench, 1);
+    let asked = RunSpec { providers: vec!["fake".into(), "other".into()], ..cached(spec()) };
+    let run = bench.submit(asked);
+    bench.settle();
+    bench.advance(MINUTE);
+    let executes = backend(&bench, run);
+    assert_eq!((executes.spec.provider.as_str(), &executes.spec.providers), ("fake", &vec!["fake".to_owned()]));
+    let jobs = bench.jobs(executes.id);
+    assert!(!jobs.is_empty() && jobs.iter().all(|job| job.provider == "fake"), "{jobs:?}");
+    bench.check();
+}
+
+/// The hosts of one provider differ: a result is kept for one platform, and is made nowhere else.
+#[test]
+fn a_cached_run_waits_for_a_host_of_the_platform_in_its_key() {
+    let facts = |os_release: &str| HostFacts {
+        architecture: "x86_64".into(),
+        os_release: os_release.into(),
+        ..HostFacts::default()
+    };
+    let hosts = vec![("box1".to_owned(), facts("debian 12")), ("box2".to_owned(), facts("debian 13"))];
+    let mut bench = Bench::with(FakeSettings { hosts, ..crate::bench::settings(2) }, engine::Config::default());
+    now(bench.engine.see_hosts("fake")).unwrap();
+    bench.runners.plan = Some(Plan::Run);
+    let place = |bench: &Bench, run: RunId| bench.snapshot(run).instance.and_then(|machine| machine.place);
+    let first = bench.submit(cached(spec()));
+    bench.settle();
+    let plain = bench.submit(spec());
+    bench.settle();
+    let second = bench.submit(salted(spec(), "v2"));
+    bench.settle();
+    let [one, two] = [first, second].map(|run| backend(&bench, run).id);
+    assert_eq!((place(&bench, one).as_deref(), place(&bench, plain).as_deref()), (Some("box1"), Some("box2")));
+    let why = now(bench.engine.why(bench.org, two)).unwrap().1;
+    assert!(format!("{why:?}").contains("box2: it is another platform: x86_64, debian 13"), "{why:?}");
+    bench.exits(plain, 0);
+    bench.advance(MINUTE);
+    assert_eq!(place(&bench, two), None, "an idle machine there is of no use, either");
+    bench.exits(one, 0);
+    bench.advance(MINUTE);
+    assert_eq!(place(&bench, two).as_deref(), Some("box1"));
+    bench.exits(two, 0);
+    bench.advance(MINUTE);
+    let hit = bench.submit(cached(spec()));
+    assert!(is_hit(&bench, hit));
+    let from = now(bench.engine.backtrack(bench.org, hit.to_string())).unwrap();
+    let machine = &from.inputs.iter().find(|(name, _)| name == "machine").unwrap().1;
+    assert_eq!((&machine["provider"], &machine["os_release"]), (&"fake".into(), &"debian 12".into()));
     bench.check();
 }
 
@@ -316,6 +378,38 @@ fn bytes_of_a_hit_stay_while_its_artifacts_are_listed() {
     assert!(now(bench.engine.open_artifact(bench.org, hit, listed[0].id)).is_err());
     let hash = listed[0].hash.clone().unwrap();
     assert_eq!(now(bench.engine.missing_blobs(bench.org, vec![hash.clone()])).unwrap(), [hash]);
+    bench.check();
+}
+
+#[test]
+fn a_result_outlives_the_runs_that_made_it() {
+    let mut config = engine::Config::default();
+    (config.timings.contents_kept_ms, config.timings.artifacts_kept_ms) = (MINUTE, HOUR);
+    let mut bench = Bench::with(crate::bench::settings(2), config);
+    bench.runners.plan = Some(Plan::Run);
+    let with_artifact = || RunSpec { artifacts: vec!["out".into()], ..cached(spec()) };
+    let caller = bench.submit(with_artifact());
+    bench.settle();
+    let executes = backend(&bench, caller).id;
+    let job = bench.job(executes);
+    let made = crate::artifacts::announce(&bench, &job, "out", 2, crate::artifacts::FILE).unwrap();
+    crate::artifacts::upload(&bench, &made, b"ok").unwrap();
+    bench.exits(executes, 0);
+    bench.settle();
+    let listed = now(bench.engine.artifacts(bench.org, caller, 0, 10)).unwrap().remove(0);
+    for run in [caller, executes] {
+        now(bench.engine.delete(bench.org, run)).unwrap();
+    }
+    bench.jump(2 * DAY);
+    bench.advance(2 * HOUR);
+    assert!(now(bench.engine.open_artifact(bench.org, caller, listed.id)).is_err(), "that of the run has expired");
+    let hit = bench.submit(with_artifact());
+    assert!(is_hit(&bench, hit));
+    let listed = now(bench.engine.artifacts(bench.org, hit, 0, 10)).unwrap().remove(0);
+    let (_, download) = now(bench.engine.open_artifact(bench.org, hit, listed.id)).unwrap();
+    assert_eq!(download.read_all().unwrap(), b"ok");
+    let exec = bench.run(hit).call.unwrap().exec.unwrap();
+    assert_eq!(now(bench.engine.output_of(bench.org, &exec)).unwrap().exec, exec);
     bench.check();
 }
 

@@ -17,7 +17,7 @@ use model::{Credits, Refused, RunId, TroubleKind};
 use serde_json::json;
 
 /// The first so many machines that are asked for cannot be had.
-fn full(bench: &mut Bench, times: usize) {
+pub fn full(bench: &mut Bench, times: usize) {
     let mut struck: Vec<String> = Vec::new();
     bench.fate(move |call, _, name| {
         if call == Call::Spawn && struck.len() < times && !struck.iter().any(|other| other == name) {

@@ -76,6 +76,7 @@ pub const STORIES: &[Story] = &[
     story("elsewhere", elsewhere, WELL, 1),
     story("direct", crate::sources::direct, WELL, 1),
     story("indirect", crate::sources::out_of_reach, WELL, 1),
+    story("stepped", crate::call_steps::story, WELL, 1),
 ];
 
 fn cold(bench: &mut Bench) -> RunId {
@@ -288,4 +289,4 @@ macro_rules! harmed {
     };
 }
 
-harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped emptied kept unreadable saved unsaved called elsewhere direct indirect);
+harmed!(cold warm long cancelled unplaced retried lost paused refused unpaid unprovided cleaned prepared equipped emptied kept unreadable saved unsaved called elsewhere direct indirect stepped);

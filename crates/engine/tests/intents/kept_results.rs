@@ -4,6 +4,7 @@ use crate::bench::{Bench, now, settings, spec};
 use crate::cached_runs::{cached, is_hit, salted};
 use crate::machines::Plan;
 use calls::NodeId;
+use calls::record::Node;
 use engine::Config;
 use engine::cache::{Garbage, Invalid};
 use engine::dag::{Expect, SetRef, ref_of};
@@ -12,7 +13,7 @@ use model::execution::ExecutionStatus;
 use model::run::{Run, RunStatus};
 use model::spec::RunSpec;
 use model::time::{DAY, HOUR, MINUTE};
-use model::{OrgId, RunId};
+use model::{CallId, OrgId, RunId};
 use store::object::Objects;
 use store::{Item, Lane, Sql, Tx, WorkClass, WorkKind, args};
 
@@ -23,7 +24,7 @@ fn read<T: Send + 'static>(
     now(bench.store.read("test.look", look)).unwrap()
 }
 
-fn write<T: Send + 'static>(
+pub fn write<T: Send + 'static>(
     bench: &Bench,
     act: impl Fn(&mut Tx) -> Result<T, model::Failure> + Send + Sync + 'static,
 ) -> T {
@@ -41,7 +42,7 @@ fn executes(bench: &Bench, caller: RunId) -> Run {
     bench.run(bench.run(caller).call.unwrap().run.unwrap())
 }
 
-fn executions(bench: &Bench, org: OrgId) -> Vec<store::execution::Numbered> {
+pub fn executions(bench: &Bench, org: OrgId) -> Vec<store::execution::Numbered> {
     read(bench, move |tx| store::execution::page(tx, org, i64::MAX, 100))
 }
 
@@ -138,7 +139,7 @@ fn an_execution_that_ended_long_ago_goes_and_its_attempt_comes_never_again() {
 }
 
 /// The item of an execution, as a worker claims it whose predecessors have died on it.
-fn dead_item(bench: &Bench, execution: i64) -> Item {
+pub fn dead_item(bench: &Bench, execution: i64) -> Item {
     write(bench, move |tx| {
         let at = tx.at();
         tx.wake(WorkKind::Execution, execution, at);
@@ -230,7 +231,7 @@ fn what_is_executed_while_its_result_is_invalidated_answers_its_callers_and_nobo
 }
 
 /// What the audit says of pins.
-fn flaws(bench: &Bench) -> Vec<String> {
+pub fn flaws(bench: &Bench) -> Vec<String> {
     let audit = now(bench.engine.audit()).unwrap();
     audit.broken.into_iter().filter(|it| it.invariant == "9 pins").map(|it| it.detail).collect()
 }
@@ -288,6 +289,70 @@ fn a_pin_whose_exec_does_not_decode_is_reported() {
     });
     let said = flaws(&bench);
     assert!(said.len() == 1 && said[0].contains("missing or damaged"), "{said:?}");
+}
+
+#[test]
+fn a_damaged_result_is_passed_by_a_collection_and_the_others_stay_whole() {
+    let mut bench = Bench::new();
+    let [damaged, _] = ["damaged", "whole"].map(|salt| bench.submit(salted(spec(), salt)));
+    bench.settle();
+    let org = bench.org;
+    let head = SetRef { name: ref_of("main").unwrap(), from: "index".into(), expect: Expect::Anything, force: false };
+    now(bench.engine.set_ref(org, head)).unwrap();
+    let node: NodeId = bench.run(damaged).call.unwrap().node.parse().unwrap();
+    write(&bench, move |tx| {
+        let exec = store::pin::find(tx, org, "default", node)?.unwrap();
+        store::object::delete(tx, org, exec.0, model::Timestamp(i64::MAX))
+    });
+    bench.jump(2 * DAY);
+    let swept =
+        now(bench.engine.collect_garbage(org, Garbage { older_than_ms: 30 * DAY, max_bytes: i64::MAX })).unwrap();
+    assert_eq!((swept.pins, swept.damaged), (0, 1), "{swept:?}");
+    let [again, hit] = ["damaged", "whole"].map(|salt| bench.submit(salted(spec(), salt)));
+    assert!(is_hit(&bench, hit) && !is_hit(&bench, again));
+    bench.settle();
+    let again = bench.submit(salted(spec(), "damaged"));
+    assert!(is_hit(&bench, again), "its new result is kept");
+    bench.check();
+}
+
+/// What `repl audit` advises for a pin whose result cannot be read.
+#[test]
+fn a_damaged_result_is_let_go_by_each_of_its_names() {
+    for damaged in ["exec", "result", "input"] {
+        for named in ["run", "execution", "key", "digits of the key", "exec"] {
+            let mut bench = Bench::new();
+            let run = bench.submit(cached(spec()));
+            bench.settle();
+            let org = bench.org;
+            let (node, exec) = read(&bench, move |tx| Ok(store::pin::after(tx, org, "default", None, 1)?[0]));
+            write(&bench, move |tx| {
+                let mut objects = Objects { tx, org };
+                let result = calls::read::exec(&mut objects, exec).unwrap().result;
+                let Ok(Node::Call { inputs, .. }) = calls::read::node(&mut objects, node) else { panic!("a call") };
+                let gone = match damaged {
+                    "exec" => exec.0,
+                    "result" => result.0,
+                    _ => inputs[0].0,
+                };
+                store::object::delete(tx, org, gone, model::Timestamp(i64::MAX))
+            });
+            let called = bench.run(run).call.unwrap();
+            let name = match named {
+                "run" => run.to_string(),
+                "execution" => CallId(called.execution.unwrap()).to_string(),
+                "key" => called.node,
+                "digits of the key" => called.node[..12].to_owned(),
+                // Digits are looked up among the records that are there.
+                _ if damaged == "exec" => continue,
+                _ => exec.to_string(),
+            };
+            let found = now(bench.engine.node_named(org, name)).unwrap();
+            assert_eq!(found, node, "{damaged}, {named}");
+            assert_eq!(invalidate(&bench, Invalid::Node(found)), "1", "{damaged}, {named}");
+            assert_eq!(flaws(&bench), [""; 0]);
+        }
+    }
 }
 
 /// Why the run that executed it failed is said as a value to its callers, and is no result.

@@ -10,6 +10,8 @@ mod begun_again;
 mod bench;
 mod bounds;
 mod cached_runs;
+mod call_deaths;
+mod call_steps;
 mod cancel;
 mod check;
 mod choice;

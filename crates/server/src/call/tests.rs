@@ -39,7 +39,8 @@ impl Scene {
         std::fs::write(&program, script).unwrap();
         std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
         let path = std::env::join_paths([folder.path(), Path::new("/usr/bin"), Path::new("/bin")]).unwrap();
-        let own = Own { program: "/nonexistent".into(), names: &[], variables: Vec::new() };
+        let own =
+            Own { program: "/nonexistent".into(), path: "/nonexistent".into(), names: &[], variables: Vec::new() };
         let adapters = Adapters { path, within, own: Some(own), ..Adapters::new(vec!["dml-exec-*".to_owned()]) };
         let executor = Executor { adapters, exchange: folder.path().join("exchange") };
         let world = World::executing(executor).await;
@@ -426,11 +427,37 @@ async fn what_is_no_function_or_no_value_is_refused_with_its_field() {
         ),
         (json!({ "function": "dml+exec://dml-exec-repl/run" }), "takes one input"),
         (json!({ "function": "dml+exec://dml-exec-repl/run", "inputs": [{ "comands": ["true"] }] }), "comands"),
+        (of_run(json!({ "commands": ["true"], "features": ["cuda"] })), "does not know what a feature installs"),
+        (of_run(json!({ "commands": ["true"], "save_snapshot": true })), "has no workdir to save"),
+        (of_run(json!({ "type": "external" })), "type: task"),
+        (of_run(json!({ "commands": ["true"], "cache": { "salt": "x".repeat(1025) } })), "longer than 1024 bytes"),
     ] {
         let (status, refused) = scene.ask(body.clone()).await;
         assert!(status.is_client_error() && refused.to_string().contains(said), "{body}: {status} {refused}");
     }
     assert_eq!(scene.requests().len(), 0);
+}
+
+#[tokio::test]
+async fn an_integer_that_would_be_rounded_is_refused() {
+    let scene = Scene::new().await;
+    let number = "100000000000000000000";
+    let call = format!(r#"{{"function": "{FUNCTION}", "inputs": [[{number}]]}}"#);
+    let step = format!(r#"{{"name": "f", "call": {{"function": "{FUNCTION}", "inputs": [{number}]}}}}"#);
+    let agents = format!(r#"[{{"name": "a", "tasks": [{{"name": "t", "steps": [{step}]}}]}}]"#);
+    let plan = format!(r#"{{"type": "agents", "start": true, "plan": {{"type": "agents", "agents": {agents}}}}}"#);
+    for (path, body) in [("/api/v1/calls", call), ("/api/v1/runs", plan)] {
+        let got = scene.world.ask("post", path, Some(&scene.world.admin), &[], &body).await;
+        assert_eq!(got.status, StatusCode::BAD_REQUEST, "{path}: {}", got.body);
+        assert!(got.body["detail"].as_str().unwrap().contains(number), "{}", got.body);
+        let float = body.replace(number, "1e20");
+        let got = scene.world.ask("post", path, Some(&scene.world.admin), &[], &float).await;
+        assert!(got.status.is_success(), "{path}: {}", got.body);
+    }
+}
+
+fn of_run(document: Value) -> Value {
+    json!({ "function": "dml+exec://dml-exec-repl/run", "inputs": [document] })
 }
 
 /// A worker asks, loses its lease while the adapter thinks, and hears `done` after another worker has pinned another one.
@@ -538,6 +565,45 @@ async fn results_of_one_function_are_invalidated_together_and_what_is_in_flight_
         let refused = invalidate(body).await;
         assert!(refused.status.is_client_error() && refused.body.to_string().contains(said), "{}", refused.body);
     }
+}
+
+#[tokio::test]
+async fn two_calls_differ_in_what_is_not_shown_of_them_too() {
+    let scene = Scene::new().await;
+    let diff = async |first: &str, second: &str| {
+        let path = format!("/api/v1/cache/diff?first={first}&second={second}");
+        scene.world.ask("get", &path, Some(&scene.world.admin), &[], "").await
+    };
+    let id = scene.begin().await;
+    let one = scene.ends_with(&id, ExecStatus::Ok, r#"{"a": 1, "b": 2}"#).await;
+    let fresh = scene.begin_fresh().await;
+    let again = scene.ends_with(&fresh, ExecStatus::Error, r#"{"a": 1, "b": 3}"#).await;
+    let found = diff(&id, &fresh).await.body;
+    assert_eq!(found["differences"], json!(["status: ok, now error", "value, \"b\": 2, now 3"]), "{found}");
+    assert_eq!((&found["first"], &found["second"]), (&one["node"], &again["node"]));
+    let (_, call) = scene.ask(json!({ "function": FUNCTION, "inputs": [2] })).await;
+    let other = call["id"].as_str().unwrap().to_owned();
+    let found = diff(one["result"]["exec"].as_str().unwrap(), &other).await.body;
+    assert_eq!(
+        found["differences"].as_array().unwrap()[..2],
+        [json!("input 0: 1, now 2"), json!("input 1: \"two\", now absent")]
+    );
+    assert!(found["differences"][2].as_str().unwrap().starts_with("status: ok, now "), "{found}");
+    // Of runs the values of variables are compared, and not shown.
+    let run = |value: &str| of_run(json!({ "commands": ["true"], "env": { "KEY": value } }));
+    let mut ids = Vec::new();
+    for value in ["one", "two"] {
+        let (status, call) = scene.ask(run(value)).await;
+        assert_eq!(status, StatusCode::ACCEPTED, "{call}");
+        ids.push(call["id"].as_str().unwrap().to_owned());
+    }
+    assert_eq!(diff(&ids[0], &ids[1]).await.body["differences"], json!(["variable KEY was changed"]));
+    assert_eq!(diff(&ids[0], &ids[0]).await.body["differences"], json!([]));
+    assert_eq!(diff(&ids[0], "cal_99").await.body["code"], "not_found");
+    let other = scene.world.engine.ensure_org("other").await.unwrap();
+    let token = scene.world.token(other, engine::store::token::Scope::Admin).await;
+    let path = format!("/api/v1/cache/diff?first={id}&second={id}");
+    assert_eq!(scene.world.ask("get", &path, Some(&token), &[], "").await.status, StatusCode::NOT_FOUND);
 }
 
 #[tokio::test]

@@ -42,12 +42,24 @@ pub struct CacheWhy {
     pub cached_from: Option<CachedFrom>,
 }
 
+/// What two calls differ in.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct CallDiff {
+    /// The call node of the first, which is its key.
+    pub first: String,
+    /// Of the second. It may be the same: an execution of one call can end differently from another.
+    pub second: String,
+    /// What is not the same, one sentence each. Of variables only the names.
+    pub differences: Vec<String>,
+}
+
 /// Which results are not to answer any more: exactly one of the three.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 #[serde(default, deny_unknown_fields)]
 pub struct Invalidate {
-    /// A run, or the node of a call.
+    /// A run, an execution of a call (`cal_…`), its node, or the first digits of an exec.
     pub result: Option<String>,
     /// All results of cached runs.
     pub all: bool,
@@ -82,6 +94,9 @@ pub struct GarbageCollected {
     pub objects: i64,
     pub objects_left: i64,
     pub bytes_left: i64,
+    /// Records of single results that are missing or cannot be read: the calls are executed again.
+    #[serde(default)]
+    pub damaged: i64,
 }
 
 /// Rows of pins, beside the index.
