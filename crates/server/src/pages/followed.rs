@@ -75,6 +75,24 @@ async fn a_step_is_followed_to_its_decision() {
     open.comes_to_show(r#"data-s="skipped""#).await;
 }
 
+/// What begins a step is a request of a program that no event of the run tells of.
+#[tokio::test]
+async fn a_step_that_begins_is_shown_while_it_runs() {
+    let world = world().await;
+    let run = world.agents(json!([{ "name": "s", "external": { "tool": "crm", "input": 1 } }])).await;
+    let steps = world.ask("get", &format!("/api/v1/runs/{run}/steps"), Some(&world.admin), &[], "").await.body;
+    let step = steps["data"][0]["id"].as_str().unwrap();
+    let mut tree = Open::at(&world, &format!("/ui/runs/{run}/tree")).await;
+    let mut one = Open::at(&world, &format!("/ui/runs/{run}/steps/{step}")).await;
+    let (running, in_tree) = (r#"data-s="running""#, r#">s</a><span class="st" data-s="running""#);
+    assert!(!tree.now().await.contains(in_tree) && !one.now().await.contains(running));
+    let body = json!({ "tools": ["crm"] }).to_string();
+    let taken = world.ask("post", "/api/v1/steps/poll", Some(&world.admin), &[], &body).await;
+    assert_eq!((taken.status, taken.body["id"].as_str()), (StatusCode::OK, Some(step)), "{}", taken.body);
+    tree.comes_to_show(in_tree).await;
+    one.comes_to_show(running).await;
+}
+
 #[tokio::test]
 async fn the_log_of_a_step_appears_when_it_begins() {
     let world = world().await;
@@ -83,15 +101,14 @@ async fn the_log_of_a_step_appears_when_it_begins() {
     let step = steps["data"][0]["id"].as_str().unwrap().to_owned();
     let mut open = Open::at(&world, &format!("/ui/runs/{run}/steps/{step}/log")).await;
     assert_eq!(open.now().await, "");
-    let (number, id): (StepId, model::RunId) = (step.parse().unwrap(), run.parse().unwrap());
+    let number: StepId = step.parse().unwrap();
     written(&world, &run, LogId::Step(StepTry { id: number, number: 1 }), b"hello from the step\n").await;
     write(&world, move |tx| {
-        // As if a machine had begun it. What begins a step tells of its run.
+        // As if a machine had begun it.
         let mut step = engine::store::step::find(tx, number)?.unwrap();
         let (job, restores) = (JobId(1), Vec::new());
         step.on =
             Some(OnMachine { job, epoch: 1, input_bytes: 0, restores, stopping: false, log_end: None, kept: None });
-        tx.hint(engine::Hint::Run(id));
         engine::store::step::save(tx, &step)
     })
     .await;

@@ -62,12 +62,18 @@ pub(crate) fn hints(org: OrgId, src: &str) -> Option<Vec<Hint>> {
                     let job = query.split('&').find_map(|pair| pair.strip_prefix("job="));
                     let job: Option<JobId> = job.and_then(|job| job.parse().ok());
                     let bytes = job.map_or(Hint::RunLogs(id), |job| Hint::Logs(job.into()));
-                    vec![Hint::Run(id), bytes]
+                    let of_step = query.split('&').any(|pair| pair.starts_with("step="));
+                    // A step that ends says so in its row alone.
+                    [Hint::Run(id), bytes].into_iter().chain(of_step.then_some(Hint::Rows(id))).collect()
                 }
-                _ => vec![Hint::Run(id)],
+                "events" | "files" => vec![Hint::Run(id)],
+                _ => vec![Hint::Run(id), Hint::Rows(id)],
             }
         }
-        Region::Step(run, _) | Region::StepLog(run, _) => vec![Hint::Run(run.parse().ok()?)],
+        Region::Step(run, _) | Region::StepLog(run, _) => {
+            let run: RunId = run.parse().ok()?;
+            vec![Hint::Run(run), Hint::Rows(run)]
+        }
         Region::Machines => vec![Hint::Org(org, Topic::Machines), Hint::Org(org, Topic::Runs)],
         Region::Workflows => vec![Hint::Org(org, Topic::Workflows)],
         Region::Workflow(_) => vec![Hint::Org(org, Topic::Workflows), Hint::Org(org, Topic::Machines)],
