@@ -93,6 +93,7 @@ impl Route {
     RunView,
     ErrorView,
     Why,
+    WhySpan,
     Waiting,
     Definition,
     Finding,

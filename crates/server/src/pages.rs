@@ -7,6 +7,8 @@ mod acts;
 #[cfg(test)]
 mod answers;
 pub(crate) mod asset;
+#[cfg(test)]
+mod buttons;
 mod cache;
 #[cfg(test)]
 mod crowd;
@@ -53,6 +55,8 @@ mod tests;
 mod ticket;
 mod tree;
 mod usage;
+#[cfg(test)]
+mod waits;
 mod workflow;
 
 pub(crate) use guard::headers;

@@ -55,7 +55,7 @@ impl Open<'_> {
     }
 }
 
-async fn write(world: &World, act: impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static) {
+pub(super) async fn write(world: &World, act: impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static) {
     world.engine.store.write(Lane::Normal, "test.write", act).await.unwrap();
 }
 

@@ -212,9 +212,9 @@
   const span = ms => { const s = Math.max(0, Math.round(ms / 1000)); for (const [n, u] of units) if (s >= n) return Math.floor(s / n) + " " + u; return "0 s"; };
   const dress = () => {
     const now = Date.now();
-    for (const time of document.querySelectorAll("time[data-age],time[data-since]")) {
-      const at = +(time.dataset.age || time.dataset.since), ahead = at > now + 1000;
-      const text = time.dataset.since ? span(now - at) : ahead ? "in " + span(at - now) : now - at < 5000 ? "now" : span(now - at) + " ago";
+    for (const time of document.querySelectorAll("[data-age],[data-since],[data-until]")) {
+      const { age, since, until } = time.dataset, at = +(age || since || until), ahead = at > now + 1000;
+      const text = since ? span(now - at) : until ? span(at - now) : ahead ? "in " + span(at - now) : now - at < 5000 ? "now" : span(now - at) + " ago";
       if (time.dataset.shown !== text) { time.dataset.shown = text; time.textContent = text; }
     }
     if (navigator.clipboard) for (const code of document.querySelectorAll("[data-copy]:not([data-ready])")) {
