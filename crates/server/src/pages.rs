@@ -17,6 +17,7 @@ mod doors;
 mod drawing;
 #[cfg(test)]
 mod followed;
+mod fragments;
 #[cfg(test)]
 mod full;
 mod guard;

@@ -1,18 +1,21 @@
 //! Regions hear of each change that their pages would otherwise miss until they are loaded again.
 
 use super::full::written;
-use super::tests::{HOST, enter, get, submitted, world};
+use super::tests::{HOST, NEAR, enter, get, submitted, world};
+use super::{Pages, PagesConfig};
 use crate::hostile::World;
-use crate::repeated::orphan_as;
+use crate::repeated::{self, orphan_as};
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use engine::adapters::tool::address::OwnAddresses;
 use engine::store::artifact::{self, Announced, EntryKind};
 use engine::store::{Lane, Tx};
 use futures_util::StreamExt as _;
 use model::log::LogId;
 use model::step::{OnMachine, StepTry};
-use model::{Failure, JobId, StepId, WorkflowId};
+use model::{Failure, InstanceId, JobId, StepId, Timestamp, WorkflowId};
 use serde_json::json;
+use std::time::Duration;
 
 /// An open page with one region.
 struct Open<'w> {
@@ -178,6 +181,39 @@ async fn a_region_whose_thing_is_gone_says_so_and_goes_on_when_it_is_back() {
         })
         .await;
         open.comes_to_show(text).await;
+    }
+}
+
+/// Heartbeats tell nobody: what machines report is read again from time to time.
+#[tokio::test]
+async fn machines_are_rendered_again_without_a_hint() {
+    let mut pages = Pages::new(PagesConfig::default(), None, false, OwnAddresses::default());
+    pages.live.machines_every = Duration::from_millis(5);
+    let world = World::showing(pages, NEAR).await;
+    let instance: InstanceId = repeated::placed(&world).await["instance"].as_str().unwrap().parse().unwrap();
+    let mut open = Open::at(&world, "/ui/machines").await;
+    let heard = Timestamp(crate::now_ms() + 12_345);
+    write(&world, move |tx| engine::store::instance::seen(tx, instance, heard, 0)).await;
+    open.comes_to_show(&format!(r#"data-age="{}""#, heard.ms())).await;
+}
+
+/// However many searches are followed, two are rendered at once; other regions do not wait for them.
+#[tokio::test]
+async fn searches_take_turns() {
+    let world = world().await;
+    let busy = world.state.pages.live.searching.acquire_many(2).await.unwrap();
+    let cookie = enter(&world, &world.admin).await;
+    let request = Request::builder().uri("/ui/live?r=%2Fui%2Fruns%3Fq%3Da&r=/ui/runs");
+    let request = request.header("host", HOST).header("cookie", &cookie).body(Body::empty()).unwrap();
+    let mut stream = world.raw(request).await.into_body().into_data_stream();
+    let mut heard = String::new();
+    while !heard.contains(r#""src":"/ui/runs""#) {
+        heard += std::str::from_utf8(&stream.next().await.unwrap().unwrap()).unwrap();
+    }
+    assert!(!heard.contains("q=a"), "{heard}");
+    drop(busy);
+    while !heard.contains(r#""src":"/ui/runs?q=a""#) {
+        heard += std::str::from_utf8(&stream.next().await.unwrap().unwrap()).unwrap();
     }
 }
 
