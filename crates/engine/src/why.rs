@@ -131,6 +131,10 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
             why.facts.extend(run.ended_by.clone());
             ending(job, at, &mut why);
         }
+        (_, Some(termination), None) => {
+            why.summary = format!("it is ending ({})", termination.reason);
+            why.facts.extend(run.ended_by.clone());
+        }
         (RunStatus::Paused, ..) if run.pause_reason == Some(PauseReason::Escalated) => {
             why.summary = "it is paused until a person has decided about a step of it".into();
         }

@@ -7,6 +7,9 @@ use model::step::StepStatus;
 use model::{RunId, StepId, Timestamp};
 use serde_json::json;
 
+/// What of a run is not as in the plainest one of its status.
+type Change = fn(&mut Run);
+
 const ACTIONS: [&str; 5] = ["start", "resume", "retry", "pause", "cancel"];
 
 fn terminating(run: &mut Run) {
@@ -20,7 +23,7 @@ fn called(run: &mut Run) {
 #[tokio::test]
 async fn a_run_offers_what_its_state_allows_and_no_more() {
     use RunStatus::{Cancelled, Completed, Created, Failed, Paused, Pending, Resuming, Retrying, Running};
-    let table: [(RunStatus, fn(&mut Run), &[&str]); 16] = [
+    let table: [(RunStatus, Change, &[&str]); 16] = [
         (Created, |_| {}, &["start", "cancel"]),
         (Created, called, &["cancel"]),
         (Pending, |_| {}, &["cancel"]),

@@ -184,7 +184,7 @@ async fn a_region_whose_thing_is_gone_says_so_and_goes_on_when_it_is_back() {
     }
 }
 
-/// Heartbeats tell nobody: what machines report is read again from time to time.
+/// A heartbeat sends no hint: machines are rendered from time to time.
 #[tokio::test]
 async fn machines_are_rendered_again_without_a_hint() {
     let mut pages = Pages::new(PagesConfig::default(), None, false, OwnAddresses::default());

@@ -86,7 +86,7 @@ pub(crate) fn hints(org: OrgId, src: &str) -> Option<Vec<Hint>> {
     })
 }
 
-/// When a region is rendered again. Heartbeats and costs change machines all the time, and no hint tells of those.
+/// When a region is rendered again. Heartbeats and costs change machines all the time and send no hint.
 pub(super) fn pace(src: &str, machines: Duration) -> Pace {
     let is_query = |pair: &str| pair.strip_prefix("q=").is_some_and(|text| !text.is_empty());
     match read(src) {

@@ -426,7 +426,7 @@ pub struct Why {
     pub attention: bool,
 }
 
-/// A duration in a text, and the moment since which or until which it is counted: who shows the text for long counts on.
+/// A duration in a text, and the moment since which or until which it is counted, for programs that show the text for long.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct WhySpan {
