@@ -418,8 +418,10 @@ fn failed(run: &Run, snapshot: &RunSnapshot, at: Timestamp, log_kept_ms: i64, wh
     } else {
         why.next.push(format!("its output: repl logs {}", run.id));
     }
-    if run.attempt < run.max_attempts {
+    if model::run::allowed(run).contains(&"retry") {
         why.next.push(format!("again (attempt {} of {}): repl retry {}", run.attempt + 1, run.max_attempts, run.id));
+    } else if run.attempt < run.max_attempts {
+        why.next.push("it cannot be tried again: submit it again".into());
     } else {
         why.next.push(format!("all {} attempts are used: submit it again", run.max_attempts));
     }
