@@ -64,6 +64,7 @@ mod render;
 pub mod run;
 mod run_tx;
 pub mod runner;
+pub mod said;
 mod same_step;
 mod session;
 mod settlement;

@@ -2,6 +2,7 @@
 
 use crate::Engine;
 use crate::host::HostsNow;
+use crate::said::{Said, Span};
 use crate::view::{RunSnapshot, snapshot};
 use model::attempt::MINIMUM_CHARGE;
 use model::hierarchy::Pick;
@@ -35,6 +36,32 @@ pub struct Why {
     pub summary: String,
     pub facts: Vec<String>,
     pub next: Vec<String>,
+    /// Durations in these texts: of a fact, by its place, or of the summary.
+    pub spans: Vec<(Option<usize>, Span)>,
+    /// It waits, has failed or was cancelled, or one of the facts is a warning. False: it works as it should, was never started or completed.
+    pub attention: bool,
+}
+
+impl Why {
+    /// Takes the place of the summary.
+    fn say(&mut self, said: impl Into<Said>) {
+        let said = said.into();
+        self.summary = said.text;
+        self.spans.retain(|(fact, _)| fact.is_some());
+        self.spans.extend(said.spans.into_iter().map(|span| (None, span)));
+    }
+
+    fn note(&mut self, said: impl Into<Said>) {
+        let (fact, said) = (self.facts.len(), said.into());
+        self.facts.push(said.text);
+        self.spans.extend(said.spans.into_iter().map(|span| (Some(fact), span)));
+    }
+
+    /// A fact that a person should know, also if all else is well.
+    fn warn(&mut self, said: impl Into<Said>) {
+        self.note(said);
+        self.attention = true;
+    }
 }
 
 impl Engine {
@@ -69,7 +96,7 @@ impl Engine {
 
 fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) -> Result<Why, Failure> {
     let (run, at) = (&snapshot.run, tx.at());
-    let mut why = Why::default();
+    let mut why = Why { attention: !is_well(snapshot), ..Why::default() };
     match (run.status, &run.termination, &snapshot.job) {
         (RunStatus::Created, ..) if run.call.is_some() => {
             let by = run.call.as_ref().and_then(|called| called.run).map_or_else(String::new, |by| by.to_string());
@@ -96,7 +123,7 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
         (RunStatus::Retrying, ..) => {
             retrying(run, at, &mut why);
             if let Some(machine) = crate::dispatch::fencing(tx, run.id)? {
-                why.summary = format!("it is tried again when {machine} is surely gone, on which it may still run");
+                why.say(format!("it is tried again when {machine} is surely gone, on which it may still run"));
             }
         }
         (_, Some(termination), Some(job)) => {
@@ -104,12 +131,16 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
             why.facts.extend(run.ended_by.clone());
             ending(job, at, &mut why);
         }
+        (_, Some(termination), None) => {
+            why.summary = format!("it is ending ({})", termination.reason);
+            why.facts.extend(run.ended_by.clone());
+        }
         (RunStatus::Paused, ..) if run.pause_reason == Some(PauseReason::Escalated) => {
             why.summary = "it is paused until a person has decided about a step of it".into();
         }
         (RunStatus::Paused, ..) => {
-            let since = show_duration(at.since(run.since));
-            why.summary = format!("it is paused for {since}: nothing of it goes on until it is resumed");
+            let said = Said::new("it is paused for ").since(run.since, at);
+            why.say(said.then(": nothing of it goes on until it is resumed"));
             why.next.push(format!("let it go on: repl resume {}", run.id));
             why.next.push(format!("give up: repl cancel {}", run.id));
         }
@@ -125,7 +156,7 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
         _ => why.summary = format!("it is {}", run.status),
     }
     if run.spec.kind == RunKind::Agents {
-        steps(tx, run, at, &mut why)?;
+        steps(tx, snapshot, at, &mut why)?;
     }
     if run.spec.nodes > 1 && !run.status.is_end() {
         ranks(tx, run, at, &mut why)?;
@@ -134,7 +165,7 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
         low_credits(tx, run, until, &mut why)?;
     }
     if let Some(lost) = snapshot.instance.as_ref().filter(|instance| instance.displaced) {
-        why.facts.push(format!(
+        why.warn(format!(
             "{} is lost: somebody else's machine bears its name ({}) now, and is left alone",
             lost.id, lost.name
         ));
@@ -144,29 +175,46 @@ fn explain(tx: &mut Tx, context: &crate::EngineContext, snapshot: &RunSnapshot) 
         why.facts.push(format!("{what} in a sandbox (network {})", sandbox.network));
     }
     if let Some(unenforced) = snapshot.job.as_ref().and_then(|job| job.unenforced.as_ref()) {
-        why.facts.push(format!("not limited: {unenforced}"));
+        why.warn(format!("not limited: {unenforced}"));
         why.next.push("how to get limits enforced: repl doctor, on the machine's host".into());
     }
     for note in &run.late_evidence {
-        why.facts.push(note.clone());
+        why.warn(note.clone());
     }
     if let Some(item) = store::work::find(tx, store::WorkKind::Run, run.id.0)?
         && item.due.is_some_and(|due| at.since(due) > 60_000)
     {
-        why.facts.push("no worker has worked on it for a minute: perhaps none is alive".into());
+        why.warn("no worker has worked on it for a minute: perhaps none is alive");
         why.next.push("look at the control plane: repl control status".into());
     }
     Ok(why)
 }
 
+/// Nothing waits that the run's own rows tell of: it completed, was never started, or is at work.
+fn is_well(snapshot: &RunSnapshot) -> bool {
+    let (run, agents) = (&snapshot.run, snapshot.run.spec.kind == RunKind::Agents);
+    // Between its commands a run of agents works without a machine.
+    let at_work =
+        |job: &Job| job.status == JobStatus::Running && job.silent_since.is_none() || agents && job.status.is_end();
+    match run.status {
+        RunStatus::Created => run.call.is_none(),
+        RunStatus::Completed => true,
+        RunStatus::Running => {
+            run.termination.is_none() && run.pause_asked.is_none() && snapshot.job.as_ref().is_none_or(at_work)
+        }
+        _ => false,
+    }
+}
+
 /// What people are asked about its steps, and which of them failed first: its error, what was decided, and by which rule.
-fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+fn steps(tx: &mut Tx, snapshot: &RunSnapshot, at: Timestamp, why: &mut Why) -> Result<(), Failure> {
+    let run = &snapshot.run;
     if !run.status.is_end() {
         for kind in [StepWait::Ticket, StepWait::Approval] {
             let which = Which { kind, open: true, run: Some(run.id), oldest_first: false };
             let open = store::question::page(tx, run.org, which, i64::MAX, QUESTIONS_SHOWN + 1)?;
-            if !open.is_empty() && why.summary == format!("it is {}", RunStatus::Running) {
-                why.summary = "it is running, and a step of it waits for a person".into();
+            if !open.is_empty() && is_well(snapshot) {
+                why.say("it is running, and a step of it waits for a person");
             }
             asked(&open, kind, at, why);
         }
@@ -182,7 +230,7 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
     let task = store::task::find(tx, first.task)?.map(|task| task.name).unwrap_or_default();
     let error =
         first.last_error.as_ref().map_or_else(String::new, |error| format!(": {} ({})", error.message, error.code));
-    why.facts.push(format!(
+    why.warn(format!(
         "the first step that failed is {agent}/{task}/{} ({}, {}){error}",
         first.name, first.tool, first.id
     ));
@@ -204,7 +252,7 @@ fn steps(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
 fn offered(tx: &mut Tx, run: &Run, why: &mut Why) -> Result<(), Failure> {
     for step in store::step::offered_of(tx, run.id, run.attempt, QUESTIONS_SHOWN)? {
         let Some(offer) = &step.offer else { continue };
-        why.facts.push(format!("{} ({}) waits for a program that polls for `{}`", step.id, step.name, offer.tool));
+        why.warn(format!("{} ({}) waits for a program that polls for `{}`", step.id, step.name, offer.tool));
         why.next.push(format!("take it: repl step poll --tool {} -- COMMAND", offer.tool));
     }
     Ok(())
@@ -215,9 +263,12 @@ fn called(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fa
     for found in store::execution::of_caller(tx, run.id, QUESTIONS_SHOWN)? {
         let (id, it) = (model::CallId(found.id), found.it);
         let error = it.error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
-        let again = it.not_before.filter(|due| *due > at).map(|due| show_duration(due.since(at)));
-        let again = again.map_or_else(String::new, |left| format!(", asked again in {left}"));
-        why.facts.push(format!("a step waits for {id}, {} ({}{again}){error}", it.function, it.status));
+        let said = Said::new(format!("a step waits for {id}, {} ({}", it.function, it.status));
+        let said = match it.not_before.filter(|due| *due > at) {
+            Some(due) => said.then(", asked again in ").until(due, at),
+            None => said,
+        };
+        why.warn(said.then(format!("){error}")));
         why.next.push(format!("see the call: repl call show {id}"));
     }
     Ok(())
@@ -228,13 +279,13 @@ fn put_off(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), F
     for step in store::step::put_off(tx, run.id, run.attempt, PUT_OFF_SHOWN)? {
         let agent = store::agent::find(tx, step.agent)?.map(|agent| agent.name).unwrap_or_default();
         let task = store::task::find(tx, step.task)?.map(|task| task.name).unwrap_or_default();
-        let left = show_duration(step.due_at.map_or(0, |due| due.since(at)));
         let because = match (&step.held_back_by, &step.last_error) {
             (Some(endpoint), _) => format!("{endpoint} answered that there were too many requests (429)"),
             (None, Some(error)) => error.message.clone(),
             (None, None) => continue,
         };
-        why.facts.push(format!("{agent}/{task}/{} is called in {left}: {because}", step.name));
+        let said = Said::new(format!("{agent}/{task}/{} is called in ", step.name));
+        why.warn(said.until(step.due_at.unwrap_or(at), at).then(format!(": {because}")));
     }
     Ok(())
 }
@@ -242,14 +293,14 @@ fn put_off(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), F
 fn asked(open: &[Question], kind: StepWait, at: Timestamp, why: &mut Why) {
     let noun = if kind == StepWait::Ticket { "escalation" } else { "approval" };
     for question in open.iter().take(QUESTIONS_SHOWN as usize) {
-        let since = show_duration(at.since(question.asked_at));
         let error = question.error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
         let what = if kind == StepWait::Ticket { "a decision about" } else { "the approval of" };
         let same = question
             .same_as
             .as_ref()
             .map_or_else(String::new, |same| format!(": the same was begun before, as {} ({})", same.path, same.step));
-        why.facts.push(format!("{} waits for {what} {} for {since}{error}{same}", question.id, question.path));
+        let said = Said::new(format!("{} waits for {what} {} for ", question.id, question.path));
+        why.warn(said.since(question.asked_at, at).then(error).then(same));
         why.next.push(format!("look at it: repl {noun} show {}", question.id));
     }
     if open.len() as i64 > QUESTIONS_SHOWN {
@@ -273,31 +324,32 @@ fn ranks(tx: &mut Tx, run: &Run, at: Timestamp, why: &mut Why) -> Result<(), Fai
     }
     for agent in store::agent::pick(tx, run.id, run.attempt, Pick::Pending, RANKS_SHOWN)? {
         let error = agent.last_error.as_ref().map_or_else(String::new, |error| format!(": {}", error.message));
-        let when = match agent.due_at.filter(|due| *due > at) {
-            Some(due) => format!("in {}", show_duration(due.since(at))),
+        let said = Said::new(format!("{} is tried again ", agent.name));
+        let said = match agent.due_at.filter(|due| *due > at) {
+            Some(due) => said.then("in ").until(due, at),
             None => match crate::dispatch::fencing_agent(tx, run.id, agent.id)? {
-                Some(machine) => format!("when {machine} is surely gone, on which it may still run"),
+                Some(machine) => said.then(format!("when {machine} is surely gone, on which it may still run")),
                 None => continue,
             },
         };
-        why.facts.push(format!("{} is tried again {when}{error}", agent.name));
+        why.warn(said.then(error));
     }
     Ok(())
 }
 
 /// No more can be set aside for it: said while there is still time to do something.
 fn low_credits(tx: &mut Tx, run: &Run, until: Timestamp, why: &mut Why) -> Result<(), Failure> {
-    let left = show_duration(until.since(tx.at()));
+    let at = tx.at();
     let available = store::org::find(tx, run.org)?.available;
     match run.spec.budget {
         Some(budget) if available > model::Credits::ZERO => {
-            why.facts.push(format!("its budget of {budget} credits ends in {left}: it is stopped then"));
+            let said = Said::new(format!("its budget of {budget} credits ends in ")).until(until, at);
+            why.warn(said.then(": it is stopped then"));
             why.next.push("a budget is not raised while it runs: submit it again with a larger --budget".into());
         }
         _ => {
-            why.facts.push(format!(
-                "the credits set aside for it end in {left}, and no more are available: it is stopped then"
-            ));
+            let said = Said::new("the credits set aside for it end in ").until(until, at);
+            why.warn(said.then(", and no more are available: it is stopped then"));
             why.next.push("let it go on: repl credits add AMOUNT".into());
         }
     }
@@ -367,8 +419,10 @@ fn failed(run: &Run, snapshot: &RunSnapshot, at: Timestamp, log_kept_ms: i64, wh
     } else {
         why.next.push(format!("its output: repl logs {}", run.id));
     }
-    if run.attempt < run.max_attempts {
+    if model::run::allowed(run).contains(&"retry") {
         why.next.push(format!("again (attempt {} of {}): repl retry {}", run.attempt + 1, run.max_attempts, run.id));
+    } else if run.attempt < run.max_attempts {
+        why.next.push("it cannot be tried again: submit it again".into());
     } else {
         why.next.push(format!("all {} attempts are used: submit it again", run.max_attempts));
     }
@@ -395,8 +449,7 @@ fn is_out_of_memory(run: &Run) -> bool {
 }
 
 fn retrying(run: &Run, at: Timestamp, why: &mut Why) {
-    let left = run.retry_at.map_or(0, |due| due.since(at));
-    why.summary = format!("it is tried again in {}", show_duration(left));
+    why.say(Said::new("it is tried again in ").until(run.retry_at.unwrap_or(at), at));
     if let Some(error) = &run.last_error {
         why.facts.push(error.message.clone());
     }
@@ -409,7 +462,7 @@ fn ending(job: &Job, at: Timestamp, why: &mut Why) {
         why.next.push(format!("if you know that it is gone: repl retry --force {}", job.run));
     }
     if let Some(remove_at) = job.remove_at.filter(|remove_at| *remove_at > at) {
-        why.facts.push(format!("it is killed in {}", show_duration(remove_at.since(at))));
+        why.note(Said::new("it is killed in ").until(remove_at, at));
         why.next.push(format!("now: repl cancel --abort {}", job.run));
     }
 }
@@ -460,32 +513,27 @@ fn is_prepared(snapshot: &RunSnapshot) -> bool {
 }
 
 fn running(snapshot: &RunSnapshot, job: &Job, at: Timestamp, why: &mut Why) {
-    let since = |from: Option<Timestamp>| {
-        from.map_or_else(String::new, |from| format!(" for {}", show_duration(at.since(from))))
-    };
-    why.summary = match job.status {
+    let said = |text: &str, from: Option<Timestamp>| Said::new(text).lasting(from, at);
+    why.say(match job.status {
         JobStatus::Provisioning if is_prepared(snapshot) => {
-            format!(
-                "its machine is being prepared with {}{}",
-                snapshot.run.spec.features.join(", "),
-                since(job.placed_at)
-            )
+            let features = snapshot.run.spec.features.join(", ");
+            said(&format!("its machine is being prepared with {features}"), job.placed_at)
         }
         JobStatus::Provisioning if job.warm => {
-            format!("it was given to a warm machine{}, which has not taken it yet", since(job.placed_at))
+            said("it was given to a warm machine", job.placed_at).then(", which has not taken it yet")
         }
         JobStatus::Provisioning if job.machine_queued.is_some() => {
             let why = job.machine_queued.as_deref().unwrap_or_default();
-            format!("its machine waits in its provider's queue{}: {why}", since(job.placed_at))
+            said("its machine waits in its provider's queue", job.placed_at).then(format!(": {why}"))
         }
-        JobStatus::Provisioning => format!("its machine is being started{}", since(job.placed_at)),
-        JobStatus::Pulling => format!("its files are being brought there{}", since(job.accepted_at)),
+        JobStatus::Provisioning => said("its machine is being started", job.placed_at),
+        JobStatus::Pulling => said("its files are being brought there", job.accepted_at),
         JobStatus::Running if job.silent_since.is_some() => {
-            format!("it runs on a machine that has not been heard{}", since(job.silent_since))
+            said("it runs on a machine that has not been heard", job.silent_since)
         }
-        JobStatus::Running => format!("nothing is wrong: it has been running{}", since(job.running_at)),
-        other => format!("its job is {other}"),
-    };
+        JobStatus::Running => said("nothing is wrong: it has been running", job.running_at),
+        other => format!("its job is {other}").into(),
+    });
     if job.silent_since.is_some() {
         why.facts.push("an unreachable machine is not a failed run: it is waited for".into());
         why.next.push(format!("if you know that it is gone: repl retry --force {}", job.run));

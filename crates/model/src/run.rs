@@ -540,16 +540,20 @@ pub fn pause_before_retry(run: &Run) -> i64 {
     asked.unwrap_or_else(|| recovery::backoff(run.attempt, recovery::jitter(run.id, run.attempt)))
 }
 
-/// The actions a person may ask for now.
+/// The actions a person may ask for now. A run that waits for another one's execution of the same command, or was answered with a result,
+/// never executes anything itself; what an imported run was sent with is not known.
 pub fn allowed(run: &Run) -> Vec<&'static str> {
+    let waits_for_another = run.call.as_ref().is_some_and(|called| called.run.is_some());
+    let may_retry = run.attempt < run.max_attempts && run.call.is_none() && run.imported_at.is_none();
     match run.status {
         _ if run.deleted_at.is_some() => vec![],
         status if run.termination.is_some() && !status.is_end() => vec!["cancel"],
+        S::Created if waits_for_another => vec!["cancel", "delete"],
         S::Created => vec!["start", "cancel", "delete"],
         S::Pending | S::Retrying | S::Resuming => vec!["cancel"],
         S::Running => vec!["pause", "cancel"],
         S::Paused => vec!["resume", "cancel"],
-        S::Failed if run.attempt < run.max_attempts => vec!["retry", "delete"],
+        S::Failed if may_retry => vec!["retry", "delete"],
         S::Completed | S::Failed | S::Cancelled => vec!["delete"],
     }
 }

@@ -94,6 +94,7 @@ impl Route {
     RunView,
     ErrorView,
     Why,
+    WhySpan,
     Waiting,
     Definition,
     Finding,

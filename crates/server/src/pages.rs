@@ -7,6 +7,8 @@ mod acts;
 #[cfg(test)]
 mod answers;
 pub(crate) mod asset;
+#[cfg(test)]
+mod buttons;
 mod cache;
 #[cfg(test)]
 mod crowd;
@@ -15,6 +17,7 @@ mod doors;
 mod drawing;
 #[cfg(test)]
 mod followed;
+mod fragments;
 #[cfg(test)]
 mod full;
 mod guard;
@@ -53,6 +56,8 @@ mod tests;
 mod ticket;
 mod tree;
 mod usage;
+#[cfg(test)]
+mod waits;
 mod workflow;
 
 pub(crate) use guard::headers;

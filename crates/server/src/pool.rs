@@ -4,6 +4,7 @@ use crate::Shared;
 use crate::auth::Reader;
 use crate::problem::HandlerResult;
 use crate::routes::{Paging, Query, part};
+use crate::view;
 use axum::extract::State;
 use wire::api::{PoolView, Waiting};
 
@@ -38,6 +39,7 @@ pub(crate) async fn waiting(
         created_at: it.run.created_at.ms(),
         summary: why.summary,
         facts: why.facts,
+        spans: why.spans.iter().map(view::why_span).collect(),
     });
     part(data.collect(), &paging)
 }

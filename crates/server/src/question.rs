@@ -234,7 +234,9 @@ fn allowed(detail: &QuestionDetail, now: Timestamp) -> Vec<&'static str> {
         (QuestionStatus::Open, StepWait::Ticket) if uncertain => Ticket::ALL.iter().map(|it| it.as_str()).collect(),
         (QuestionStatus::Open, StepWait::Ticket) => vec!["resume", "skip", "retry", "abort"],
         (QuestionStatus::Open, StepWait::Approval) if question.tool == ToolKind::Approval => {
-            vec!["approve", "answer", "reject"]
+            // With a schema of the answer it is not approved without one.
+            let asks = detail.input.as_ref().and_then(|input| input.get("answer")).is_some_and(|it| !it.is_null());
+            if asks { vec!["answer", "reject"] } else { vec!["approve", "answer", "reject"] }
         }
         (QuestionStatus::Open, StepWait::Approval) => vec!["approve", "edit", "reject"],
         _ => Vec::new(),

@@ -230,6 +230,8 @@ pub(crate) async fn why(
         summary: why.summary,
         facts: why.facts,
         next: why.next,
+        spans: why.spans.iter().map(view::why_span).collect(),
+        attention: why.attention,
     }))
 }
 

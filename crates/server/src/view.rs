@@ -4,6 +4,7 @@ use engine::artifact::Artifact;
 use engine::ledger::Entered;
 use engine::org::Org;
 use engine::plan::{Missing, Place};
+use engine::said::{Counts, Span};
 use engine::view::{RunSnapshot, SeenJob, StepDetail, Tree};
 use model::agent::Agent;
 use model::attempt::Attempt;
@@ -100,9 +101,19 @@ pub(crate) fn run(snapshot: &RunSnapshot, now: Timestamp) -> RunView {
         output: None,
         output_error: None,
         step: None,
+        allowed: model::run::allowed(run).into_iter().map(str::to_owned).collect(),
         version: run.version,
         links: links(run),
     }
+}
+
+pub(crate) fn why_span((fact, span): &(Option<usize>, Span)) -> WhySpan {
+    let (since, until) = match span.counts {
+        Counts::Since(at) => (Some(at.ms()), None),
+        Counts::Until(at) => (None, Some(at.ms())),
+    };
+    let place = |place: usize| place as i64;
+    WhySpan { fact: fact.map(place), start: place(span.bytes.start), end: place(span.bytes.end), since, until }
 }
 
 pub(crate) fn cached_from(run: &Run) -> Option<CachedFrom> {

@@ -2,7 +2,7 @@
 
 use crate::sql::Sql;
 use crate::tx::Tx;
-use crate::{args, doc};
+use crate::{Hint, args, doc};
 use model::agent::{Agent, AgentStatus};
 use model::hierarchy::{Ending, Pick};
 use model::{AgentId, Failure, RunId, Timestamp};
@@ -20,11 +20,13 @@ pub fn insert(tx: &mut Tx, agent: &Agent) -> Result<(), Failure> {
         agent.cut,
         doc::write(agent)
     ];
+    tx.hint(Hint::Rows(agent.run));
     tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, agent: &Agent) -> Result<(), Failure> {
     let (state, ending) = columns(agent);
+    tx.hint(Hint::Rows(agent.run));
     tx.post(&SAVE, args![agent.id, state, agent.due_at, ending, agent.cut, doc::write(agent)])
 }
 

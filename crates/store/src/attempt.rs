@@ -3,17 +3,19 @@
 use crate::sql::Sql;
 use crate::tx::Tx;
 use crate::value::{Row, Value};
-use crate::{args, doc};
+use crate::{Hint, args, doc};
 use model::attempt::Attempt;
 use model::{Failure, RunId, Trouble};
 
 pub fn insert(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
+    tx.hint(Hint::Rows(a.run));
     let mut values = saved(a).to_vec();
     values.push(a.opened_at.into());
     tx.post(&INSERT, values)
 }
 
 pub fn save(tx: &mut Tx, a: &Attempt) -> Result<(), Failure> {
+    tx.hint(Hint::Rows(a.run));
     tx.post(&SAVE, saved(a))
 }
 

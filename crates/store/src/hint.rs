@@ -18,6 +18,9 @@ pub enum Hint {
     Everything,
     /// Something about this run changed.
     Run(RunId),
+    /// A row of this run was written: its own, or one of an attempt, agent, task or step of it. Pages read it again; nothing of the engine
+    /// waits for it, because it comes with nearly every commit of a run.
+    Rows(RunId),
     /// The instance's desired document changed.
     Instance(InstanceId),
     /// More bytes of this log are durable.
@@ -73,6 +76,7 @@ impl Hint {
             Hint::Work(at) => format!("w{}", at.ms()),
             Hint::Everything => "e".to_owned(),
             Hint::Run(id) => format!("r{}", id.0),
+            Hint::Rows(id) => format!("h{}", id.0),
             Hint::Instance(id) => format!("i{}", id.0),
             Hint::Logs(log) => format!("l{}.{}", log.key().0, log.key().1),
             Hint::RunLogs(id) => format!("f{}", id.0),
@@ -92,6 +96,7 @@ impl Hint {
             b'w' => Some(Hint::Work(Timestamp(number().unwrap_or(0)))),
             b'e' => Some(Hint::Everything),
             b'r' => number().map(RunId).map(Hint::Run),
+            b'h' => number().map(RunId).map(Hint::Rows),
             b'i' => number().map(InstanceId).map(Hint::Instance),
             b'l' => {
                 let (subject, number) = line[1..].split_once('.')?;
@@ -167,6 +172,7 @@ mod tests {
             Hint::Work(Timestamp(6)),
             Hint::Everything,
             Hint::Run(RunId(7)),
+            Hint::Rows(RunId(7)),
             Hint::Instance(InstanceId(8)),
             Hint::Logs(LogId::from_key(9, 0)),
             Hint::Logs(LogId::from_key(9, 2)),

@@ -4,7 +4,7 @@ use crate::post::Meaning;
 use crate::sql::{Rank, Sql};
 use crate::tx::Tx;
 use crate::value::Row;
-use crate::{args, doc};
+use crate::{Hint, args, doc};
 use model::allocation::Allocation;
 use model::attempt::{Attempt, TreeCounters};
 use model::instance::Instance;
@@ -16,6 +16,7 @@ use model::{Failure, OrgId, QuestionId, Refused, RunId, Timestamp};
 
 /// A new run. What it works with is written here, and never again.
 pub fn insert(tx: &mut Tx, run: &Run, content: &RunContent) -> Result<(), Failure> {
+    tx.hint(Hint::Rows(run.id));
     let open = !run.status.is_end();
     let row = args![
         run.id,
@@ -79,6 +80,7 @@ pub fn find_with_content(tx: &mut Tx, id: RunId) -> Result<Option<(Run, RunConte
 
 /// Compare-and-set by version. The caller holds the row's lock, so losing means a bug or a changed hand.
 pub fn save(tx: &mut Tx, run: &Run) -> Result<(), Failure> {
+    tx.hint(Hint::Rows(run.id));
     let mut next = run.clone();
     next.version += 1;
     let open = !next.status.is_end() && next.deleted_at.is_none();

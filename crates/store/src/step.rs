@@ -2,7 +2,7 @@
 
 use crate::sql::Sql;
 use crate::tx::Tx;
-use crate::{args, doc};
+use crate::{Hint, args, doc};
 use model::hierarchy::Pick;
 use model::step::{Recorded, Step, StepStatus};
 use model::{AgentId, Failure, OrgId, RunId, StepId, TaskId, Trouble};
@@ -23,11 +23,13 @@ pub fn insert(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
         offer_tool(step),
         doc::write(step)
     ];
+    tx.hint(Hint::Rows(step.run));
     tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, step: &Step) -> Result<(), Failure> {
     let row = args![step.id, state(step), step.due_at, offer_org(step), offer_tool(step), doc::write(step)];
+    tx.hint(Hint::Rows(step.run));
     tx.post(&SAVE, row)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::sql::Sql;
 use crate::tx::Tx;
-use crate::{args, doc};
+use crate::{Hint, args, doc};
 use model::children::ChildState;
 use model::hierarchy::{Ending, Pick};
 use model::task::{Task, TaskStatus};
@@ -22,11 +22,13 @@ pub fn insert(tx: &mut Tx, task: &Task) -> Result<(), Failure> {
         task.cut,
         doc::write(task)
     ];
+    tx.hint(Hint::Rows(task.run));
     tx.post(&INSERT, row)
 }
 
 pub fn save(tx: &mut Tx, task: &Task) -> Result<(), Failure> {
     let (state, ending) = columns(task);
+    tx.hint(Hint::Rows(task.run));
     tx.post(&SAVE, args![task.id, state, task.due_at, ending, task.cut, doc::write(task)])
 }
 

@@ -141,7 +141,7 @@ impl Inner {
         let mut touched = if untold { self.known.clone() } else { BTreeSet::new() };
         let (mut told, mut worked) = (untold, untold);
         while let Some(hint) = (self.next_hint)() {
-            told |= !matches!(hint, Hint::Org(..) | Hint::Orphans); // what a listing shows is no news to a run
+            told |= !matches!(hint, Hint::Org(..) | Hint::Rows(_) | Hint::Orphans); // what pages show is no news to a run
             match hint {
                 Hint::Run(run) => drop(touched.insert(run)),
                 Hint::Instance(instance) => drop(self.instances.insert(instance)),
@@ -152,6 +152,7 @@ impl Inner {
                 | Hint::Tokens
                 | Hint::Providers
                 | Hint::Orphans
+                | Hint::Rows(_)
                 | Hint::Org(..) => {}
             }
         }

@@ -1,7 +1,7 @@
-// A run of agents: its tree grows while it is watched, after the input of a step was edited and approved; an approval is answered with a value, a
+// A run of agents: its steps begin and end while they are watched; its tree grows, after the input of a step was edited and approved; an approval is answered with a value, a
 // ticket is resolved; a run is paused and resumed; a machine that is held is kept longer.
 import { assert, detached, entered, gate, json, picture, run, sees, shown, state, visitor } from "./browser.mjs";
-import { hangsUp, mailing, market, readers, submit } from "./plans.mjs";
+import { errands, gated, hangsUp, mailing, market, readers, submit } from "./plans.mjs";
 
 await run(async browser => {
   const context = await visitor(browser);
@@ -73,6 +73,26 @@ await run(async browser => {
   const many = await nodes();
   assert.ok(many.length >= few.length + 2, `${few.length} nodes before: ${many}`);
   assert.ok(["0", "1", "2"].every(n => many.some(text => text.includes(`mail[${n}]`))), many.join());
+  assert.ok(await page.evaluate(() => window.stays), "the page was not loaded again");
+
+  // Steps begin and end under their eyes, in the tree and on the page of a step, though nothing is asked and nothing else of the run changes.
+  const shop = await gated();
+  const errand = submit(errands(shop.port));
+  await page.goto(at(`/runs/${errand}`));
+  const row = (name, word) => page.locator(".tree li li li .node", { hasText: name }).locator(`.st[data-s=${word}]`).waitFor();
+  await row("first", "running");
+  await page.evaluate(() => { window.stays = true; });
+  shop.open("/first");
+  await row("first", "completed");
+  await row("second", "running");
+  await looked.goto(at(await page.locator(".tree a[href*='/steps/']", { hasText: "second" }).getAttribute("href")));
+  await state(looked, "running");
+  shop.open("/second");
+  await state(looked, "completed");
+  await row("third", "running");
+  await state(page, "running");
+  shop.open("/third");
+  await state(page, "completed");
   assert.ok(await page.evaluate(() => window.stays), "the page was not loaded again");
 
   // Pause and resume.

@@ -1,6 +1,6 @@
 // What stays while a page changes by itself: the field that a person writes in, what they have opened and selected, the rows that they look at. And what
 // goes on: ages, the number in the title, the status line, and all of it in a browser without shared workers.
-import { assert, detached, entered, gate, json, repl, run, state, visitor } from "./browser.mjs";
+import { assert, detached, entered, expecting, gate, json, repl, run, state, visitor } from "./browser.mjs";
 import { hangsUp, market, submit } from "./plans.mjs";
 
 /// A page whose clock stands still until the script moves it.
@@ -26,7 +26,7 @@ await run(async browser => {
   await page.getByText("Answer with a value").click();
   await page.getByLabel("JSON").fill('{"colour": ');
   await page.getByLabel("Note").pressSequentially("half a sen");
-  submit(market(port, "second"));
+  const second = submit(market(port, "second"));
   await page.locator(".letters li").nth(1).waitFor();
   await page.locator(".count[data-count='2']").waitFor();
   await page.keyboard.type("tence");
@@ -61,6 +61,19 @@ await run(async browser => {
   await page.evaluate(() => getSelection().removeAllRanges());
   await state(page, "paused");
   repl("cancel", id);
+
+  // A region that the server cannot give just now is asked for again, and meanwhile a line says that it may be old.
+  expecting(/status of 503/);
+  const ill = gate("ill");
+  const asked = detached(ill.wait, "--name", "asked");
+  await page.goto(at(`/runs/${asked}`));
+  await state(page, "running");
+  await page.route(`**/ui/runs/${asked}/head`, route => route.fulfill({ status: 503 }), { times: 1 });
+  repl("pause", asked);
+  await page.locator("#said", { hasText: "may be out of date" }).waitFor();
+  await state(page, "paused");
+  await page.locator("#said", { hasText: "may be out of date" }).waitFor({ state: "detached" });
+  repl("cancel", asked);
 
   // Pages that crashed said no goodbye: what they followed does not take the place of what is followed.
   await page.evaluate(() => {
@@ -129,6 +142,15 @@ await run(async browser => {
   assert.match(old, /^\d+ s ago$|^1 min ago$/);
   await list.clock.runFor(180_000);
   assert.match(await age.textContent(), /^[34] min ago$/);
+
+  // So does what waits, in the sentence that says so: the page hears nothing of it.
+  await list.goto(at(`/runs/${second}`));
+  const waits = list.locator(".why li time[data-since]");
+  const minutes = async () => parseInt(/^(\d+) min$/.exec(await waits.textContent())[1], 10);
+  await list.clock.runFor(1_000);
+  const sofar = await minutes();
+  await list.clock.runFor(180_000);
+  assert.equal(await minutes(), sofar + 3);
 
   // Without shared workers each page has a stream, as long as it is looked at.
   const lonely = await visitor(browser);

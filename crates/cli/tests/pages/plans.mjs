@@ -24,6 +24,34 @@ agents:
 output: {colour: "\${{ agents.office.tasks.letters.steps.agree.output.colour }}"}
 `);
 
+/// A service that answers the request for each path when the script lets it.
+export const gated = () => new Promise(done => {
+  const gates = new Map();
+  const gate = path => {
+    if (!gates.has(path)) { const it = {}; it.passed = new Promise(open => { it.open = open; }); gates.set(path, it); }
+    return gates.get(path);
+  };
+  const server = httpServer(async (request, response) => {
+    await gate(request.url).passed;
+    response.setHeader("content-type", "application/json").end("{}");
+  });
+  server.unref();
+  server.listen(0, "127.0.0.1", () => done({ port: server.address().port, open: path => gate(path).open() }));
+});
+
+/// Requests one after the other.
+export const errands = port => file("errands.repl.yml", `type: agents
+name: errands
+agents:
+  - name: runner
+    tasks:
+      - name: errands
+        steps:
+          - {name: first, http: {url: "http://127.0.0.1:${port}/first"}}
+          - {name: second, http: {url: "http://127.0.0.1:${port}/second"}}
+          - {name: third, http: {url: "http://127.0.0.1:${port}/third"}}
+`);
+
 /// A service that names those who read, and the paths at which it was asked.
 export const readers = () => new Promise(done => {
   const asked = [];

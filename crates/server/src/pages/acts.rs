@@ -21,8 +21,13 @@ async fn read(world: &World, path: &str) -> Value {
 async fn press(world: &World, cookie: &str, page: &str, action: &str, fields: &str) -> Shown {
     let shown = get(world, page, cookie).await;
     assert_eq!(shown.status, StatusCode::OK, "{page}: {}", shown.text);
-    let body = format!("csrf={}&{fields}", form_token(&shown.text));
+    let body = format!("csrf={}&page={}&{fields}", form_token(&shown.text), version_of(&shown.text));
     post(world, &button(&shown.text, action), cookie, &body).await
+}
+
+/// The version of a page whose buttons act once each time it is loaded.
+fn version_of(text: &str) -> &str {
+    text.split_once(r#"name="page" value=""#).and_then(|(_, rest)| rest.split('"').next()).unwrap_or_default()
 }
 
 /// What each button of a page does, as the API tells it: page, action, fields, where it is read, the field, and what it says afterwards.
@@ -150,6 +155,23 @@ async fn an_orphan_is_kept_again_and_ended_again() {
         .await;
         assert!(get(&world, "/orphans", &cookie).await.text.contains("denied"));
     }
+}
+
+/// The secret of a page's buttons stands beside the region, which is the same for all who see it.
+#[tokio::test]
+async fn orphans_that_have_not_changed_are_rendered_as_before() {
+    let world = world().await;
+    let cookie = enter(&world, &world.admin).await;
+    repeated::orphan(&world).await;
+    let region = async || get(&world, "/ui/orphans", &cookie).await.text;
+    let first = region().await;
+    assert!(first.contains("/orphans/keep"), "{first}");
+    assert_eq!(region().await, first);
+    // A form without the secret is an old page's: it would be taken for a repetition.
+    let page = get(&world, "/orphans", &cookie).await.text;
+    let body = format!("csrf={}&reason-i-1=mine", form_token(&page));
+    let refused = post(&world, &button(&page, "keep"), &cookie, &body).await;
+    assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{}", refused.text);
 }
 
 /// Another control plane's machine is not ended from here by a button that is always refused.

@@ -79,6 +79,23 @@ async fn a_change_costs_a_thousand_viewers_the_reads_of_one() {
     assert!(many <= one + 2, "{many} reads for {VIEWERS} viewers, {one} for one");
 }
 
+/// A run's page is loaded by so many people at once.
+#[tokio::test]
+async fn a_crowd_that_loads_a_page_shares_its_regions() {
+    let world = world().await;
+    let run = submitted(&world, false).await;
+    let cookie = enter(&world, &world.admin).await;
+    let page = format!("/runs/{run}");
+    let loads = || world.state.pages.live.loads.load(Ordering::Relaxed);
+    get(&world, &page, &cookie).await;
+    let one = loads();
+    for shown in futures_util::future::join_all((0..VIEWERS).map(|_| get(&world, &page, &cookie))).await {
+        assert_eq!(shown.status, StatusCode::OK, "{}", shown.text);
+    }
+    let many = loads() - one;
+    assert!(many <= one * VIEWERS as u64 / 10, "{many} renders for {VIEWERS} loads, {one} for one");
+}
+
 /// Kept for docs/performance.md in the file that `PAGES_FIGURES` names.
 pub(super) fn figure(text: String) {
     use std::io::Write as _;

@@ -1,18 +1,21 @@
 //! Regions hear of each change that their pages would otherwise miss until they are loaded again.
 
 use super::full::written;
-use super::tests::{HOST, enter, get, submitted, world};
+use super::tests::{HOST, NEAR, enter, get, submitted, world};
+use super::{Pages, PagesConfig};
 use crate::hostile::World;
-use crate::repeated::orphan_as;
+use crate::repeated::{self, orphan_as};
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use engine::adapters::tool::address::OwnAddresses;
 use engine::store::artifact::{self, Announced, EntryKind};
 use engine::store::{Lane, Tx};
 use futures_util::StreamExt as _;
 use model::log::LogId;
 use model::step::{OnMachine, StepTry};
-use model::{Failure, JobId, StepId, WorkflowId};
+use model::{Failure, InstanceId, JobId, StepId, Timestamp, WorkflowId};
 use serde_json::json;
+use std::time::Duration;
 
 /// An open page with one region.
 struct Open<'w> {
@@ -55,7 +58,7 @@ impl Open<'_> {
     }
 }
 
-async fn write(world: &World, act: impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static) {
+pub(super) async fn write(world: &World, act: impl Fn(&mut Tx) -> Result<(), Failure> + Send + Sync + 'static) {
     world.engine.store.write(Lane::Normal, "test.write", act).await.unwrap();
 }
 
@@ -75,6 +78,24 @@ async fn a_step_is_followed_to_its_decision() {
     open.comes_to_show(r#"data-s="skipped""#).await;
 }
 
+/// What begins a step is a request of a program that no event of the run tells of.
+#[tokio::test]
+async fn a_step_that_begins_is_shown_while_it_runs() {
+    let world = world().await;
+    let run = world.agents(json!([{ "name": "s", "external": { "tool": "crm", "input": 1 } }])).await;
+    let steps = world.ask("get", &format!("/api/v1/runs/{run}/steps"), Some(&world.admin), &[], "").await.body;
+    let step = steps["data"][0]["id"].as_str().unwrap();
+    let mut tree = Open::at(&world, &format!("/ui/runs/{run}/tree")).await;
+    let mut one = Open::at(&world, &format!("/ui/runs/{run}/steps/{step}")).await;
+    let (running, in_tree) = (r#"data-s="running""#, r#">s</a><span class="st" data-s="running""#);
+    assert!(!tree.now().await.contains(in_tree) && !one.now().await.contains(running));
+    let body = json!({ "tools": ["crm"] }).to_string();
+    let taken = world.ask("post", "/api/v1/steps/poll", Some(&world.admin), &[], &body).await;
+    assert_eq!((taken.status, taken.body["id"].as_str()), (StatusCode::OK, Some(step)), "{}", taken.body);
+    tree.comes_to_show(in_tree).await;
+    one.comes_to_show(running).await;
+}
+
 #[tokio::test]
 async fn the_log_of_a_step_appears_when_it_begins() {
     let world = world().await;
@@ -83,15 +104,14 @@ async fn the_log_of_a_step_appears_when_it_begins() {
     let step = steps["data"][0]["id"].as_str().unwrap().to_owned();
     let mut open = Open::at(&world, &format!("/ui/runs/{run}/steps/{step}/log")).await;
     assert_eq!(open.now().await, "");
-    let (number, id): (StepId, model::RunId) = (step.parse().unwrap(), run.parse().unwrap());
+    let number: StepId = step.parse().unwrap();
     written(&world, &run, LogId::Step(StepTry { id: number, number: 1 }), b"hello from the step\n").await;
     write(&world, move |tx| {
-        // As if a machine had begun it. What begins a step tells of its run.
+        // As if a machine had begun it.
         let mut step = engine::store::step::find(tx, number)?.unwrap();
         let (job, restores) = (JobId(1), Vec::new());
         step.on =
             Some(OnMachine { job, epoch: 1, input_bytes: 0, restores, stopping: false, log_end: None, kept: None });
-        tx.hint(engine::Hint::Run(id));
         engine::store::step::save(tx, &step)
     })
     .await;
@@ -161,6 +181,39 @@ async fn a_region_whose_thing_is_gone_says_so_and_goes_on_when_it_is_back() {
         })
         .await;
         open.comes_to_show(text).await;
+    }
+}
+
+/// A heartbeat sends no hint: machines are rendered from time to time.
+#[tokio::test]
+async fn machines_are_rendered_again_without_a_hint() {
+    let mut pages = Pages::new(PagesConfig::default(), None, false, OwnAddresses::default());
+    pages.live.machines_every = Duration::from_millis(5);
+    let world = World::showing(pages, NEAR).await;
+    let instance: InstanceId = repeated::placed(&world).await["instance"].as_str().unwrap().parse().unwrap();
+    let mut open = Open::at(&world, "/ui/machines").await;
+    let heard = Timestamp(crate::now_ms() + 12_345);
+    write(&world, move |tx| engine::store::instance::seen(tx, instance, heard, 0)).await;
+    open.comes_to_show(&format!(r#"data-age="{}""#, heard.ms())).await;
+}
+
+/// However many searches are followed, two are rendered at once; other regions do not wait for them.
+#[tokio::test]
+async fn searches_take_turns() {
+    let world = world().await;
+    let busy = world.state.pages.live.searching.acquire_many(2).await.unwrap();
+    let cookie = enter(&world, &world.admin).await;
+    let request = Request::builder().uri("/ui/live?r=%2Fui%2Fruns%3Fq%3Da&r=/ui/runs");
+    let request = request.header("host", HOST).header("cookie", &cookie).body(Body::empty()).unwrap();
+    let mut stream = world.raw(request).await.into_body().into_data_stream();
+    let mut heard = String::new();
+    while !heard.contains(r#""src":"/ui/runs""#) {
+        heard += std::str::from_utf8(&stream.next().await.unwrap().unwrap()).unwrap();
+    }
+    assert!(!heard.contains("q=a"), "{heard}");
+    drop(busy);
+    while !heard.contains(r#""src":"/ui/runs?q=a""#) {
+        heard += std::str::from_utf8(&stream.next().await.unwrap().unwrap()).unwrap();
     }
 }
 

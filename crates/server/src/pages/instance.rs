@@ -65,7 +65,7 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
                 thead { tr { th scope="col" { "Run" } th scope="col" { "Why" } th.r scope="col" { "Since" } } }
                 tbody { @for it in &waiting.data { tr id=(format!("w-{}", it.run)) {
                     td { a href=(format!("/runs/{}", it.run)) { (parts::visible(&it.name)) } }
-                    td { (parts::visible(&it.summary)) @for fact in &it.facts { br; span.quiet { (parts::visible(fact)) } } }
+                    td { (parts::said(&it.summary, 0, None, &it.spans)) @for (place, fact) in it.facts.iter().enumerate() { br; span.quiet { (parts::said(fact, 0, Some(place), &it.spans)) } } }
                     td.r { (parts::time(it.created_at)) }
                 } } }
             } }

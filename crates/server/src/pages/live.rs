@@ -2,11 +2,13 @@
 //! most twice a second; browsers are told the hash of the new fragment and fetch it, which is answered from memory. So a thousand
 //! viewers of one region cost the reads of one.
 
+use super::fragments::{Cache, Key, Turns};
 use super::region;
 use super::session::{Viewer, Visitor};
 use crate::Shared;
 use crate::follow::{Feed, stream as sse_stream};
 use crate::now_ms;
+use crate::problem::HandlerResult;
 use axum::extract::{RawQuery, State};
 use axum::http::StatusCode;
 use axum::response::sse::Event;
@@ -15,17 +17,22 @@ use engine::Hint;
 use futures_util::future::select_all;
 use futures_util::stream::{StreamExt as _, select_all as merged};
 use percent_encoding::percent_decode_str;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::Instant;
 
 /// The pause between two renders of one region.
-const PAUSE: Duration = Duration::from_millis(500);
+pub(super) const PAUSE: Duration = Duration::from_millis(500);
+/// The same of a search, which reads up to 10,000 rows; and how many searches are rendered at once.
+pub(super) const SEARCH_PAUSE: Duration = Duration::from_secs(5);
+const SEARCHES: usize = 2;
 /// A region that could not be rendered is tried again after this, also without a hint.
 const AGAIN: Duration = Duration::from_secs(5);
+/// Machines are rendered again after this, also without a hint.
+const MACHINES_EVERY: Duration = Duration::from_secs(15);
 /// Bytes of fragments that are kept.
 const KEPT_BYTES: usize = 64 << 20;
 /// Regions of one browser; a page has fewer than ten.
@@ -37,21 +44,21 @@ const ACTIVE_EVERY: Duration = Duration::from_secs(30);
 /// A browser that was cut off comes again after this, and up to as much again, so that not all come at once.
 const RETRY_MS: u64 = 1_000;
 
-#[derive(Debug, Clone, PartialEq, Eq, Hash)]
-struct Key {
-    viewer: Viewer,
-    src: String,
-}
-
 pub(crate) struct Live {
     sources: Mutex<HashMap<Key, Weak<Source>>>,
     cache: Mutex<Cache>,
-    /// Fragments that were rendered, for tests.
+    /// Page loads, and requests for regions that are not kept.
+    turns: Turns,
+    pub(crate) searching: Semaphore,
+    /// Fragments that were rendered for followers, and for requests: for tests.
     pub(crate) renders: std::sync::atomic::AtomicU64,
+    pub(crate) loads: std::sync::atomic::AtomicU64,
     /// Streams that are open.
     pub(crate) streams: std::sync::atomic::AtomicU64,
     /// How often an open stream counts as a request.
     pub(crate) active_every: Duration,
+    /// How long machines stay as they were rendered.
+    pub(crate) machines_every: Duration,
 }
 
 /// An open stream, counted as long as this lives.
@@ -72,9 +79,21 @@ impl Drop for Counted {
 
 impl Default for Live {
     fn default() -> Live {
-        let (sources, cache, renders, streams) = Default::default();
-        Live { sources, cache, renders, streams, active_every: ACTIVE_EVERY }
+        let (sources, turns, renders, loads, streams) = Default::default();
+        let (cache, searching) = (Mutex::new(Cache::of(KEPT_BYTES)), Semaphore::new(SEARCHES));
+        let (active_every, machines_every) = (ACTIVE_EVERY, MACHINES_EVERY);
+        Live { sources, cache, turns, searching, renders, loads, streams, active_every, machines_every }
     }
+}
+
+/// When a region is rendered again.
+#[derive(Debug, PartialEq)]
+pub(super) struct Pace {
+    /// At the earliest.
+    pub(super) pause: Duration,
+    /// At the latest, also without a hint.
+    pub(super) every: Option<Duration>,
+    pub(super) is_search: bool,
 }
 
 struct Source {
@@ -82,34 +101,6 @@ struct Source {
     version: watch::Receiver<Option<u64>>,
     /// Dropped with the last follower; that ends the renderer.
     _alive: watch::Sender<()>,
-}
-
-/// Fragments by key and hash, the oldest dropped first.
-#[derive(Default)]
-struct Cache {
-    fragments: HashMap<Key, (u64, Arc<str>)>,
-    order: VecDeque<(Key, u64)>,
-    bytes: usize,
-}
-
-impl Cache {
-    fn put(&mut self, key: &Key, version: u64, html: Arc<str>) {
-        self.drop_one(key);
-        self.bytes += html.len();
-        self.order.push_back((key.clone(), version));
-        self.fragments.insert(key.clone(), (version, html));
-        while self.bytes > KEPT_BYTES || self.order.len() > 2 * SOURCES {
-            let Some((oldest, version)) = self.order.pop_front() else { return };
-            if self.fragments.get(&oldest).is_some_and(|(now, _)| *now == version) {
-                self.drop_one(&oldest);
-            }
-        }
-    }
-    fn drop_one(&mut self, key: &Key) {
-        if let Some((_, html)) = self.fragments.remove(key) {
-            self.bytes -= html.len();
-        }
-    }
 }
 
 impl Live {
@@ -121,7 +112,25 @@ impl Live {
         if !followed {
             return None;
         }
-        self.cache.lock().expect("no panic while locked").fragments.get(&key).cloned()
+        self.cache.lock().expect("no panic while locked").get(&key)
+    }
+
+    /// A region as it is now, for a request. Requests that come at once share a render.
+    pub(crate) async fn read(&self, state: &Shared, viewer: Viewer, src: &str) -> HandlerResult<Arc<str>> {
+        let render = async {
+            self.loads.fetch_add(1, Ordering::Relaxed);
+            Ok(region::render(state, viewer, src).await?.into_string().into())
+        };
+        self.turns.shared(Key { viewer, src: src.to_owned() }, render).await
+    }
+
+    /// Keeps the newest fragment of a region that is followed again, if there was no room for it since.
+    pub(crate) fn put_back(&self, viewer: Viewer, src: &str, version: u64, html: Arc<str>) {
+        let key = Key { viewer, src: src.to_owned() };
+        let source = self.sources.lock().expect("no panic while locked").get(&key).and_then(Weak::upgrade);
+        if source.is_some_and(|source| *source.version.borrow() == Some(version)) {
+            self.cache.lock().expect("no panic while locked").put(&key, version, html);
+        }
     }
 
     fn follow(&self, state: &Shared, viewer: Viewer, src: &str) -> Option<Arc<Source>> {
@@ -149,7 +158,7 @@ pub(crate) fn hash(html: &str) -> u64 {
     u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes"))
 }
 
-/// Renders a region whenever one of its hints arrives, as long as it has a follower.
+/// Renders a region whenever one of its hints arrives, and some from time to time, as long as it has a follower.
 async fn render(
     state: Shared,
     key: Key,
@@ -160,7 +169,12 @@ async fn render(
     // Listened to before the first read: what changes meanwhile rings afterwards.
     let mut bells: Vec<_> = hints.into_iter().map(|hint| state.hub.follow(hint)).collect();
     let mut closing = state.closing.subscribe();
+    let Pace { pause, every, is_search } = region::pace(&key.src, state.pages.live.machines_every);
     loop {
+        let searching = match is_search {
+            true => state.pages.live.searching.acquire().await.ok(),
+            false => None,
+        };
         let began = Instant::now();
         state.pages.live.renders.fetch_add(1, Ordering::Relaxed);
         // What cannot be shown any more is said in its place: an old text would pass for the present one. What never could has no version.
@@ -168,6 +182,7 @@ async fn render(
             Ok(html) => (html, false),
             Err(problem) => (super::parts::problem(&problem, None), true),
         };
+        drop(searching);
         let html: Arc<str> = html.into_string().into();
         let version = hash(&html);
         let before = *versions.borrow();
@@ -180,15 +195,16 @@ async fn render(
         tokio::select! {
             _ = rung => {}
             () = tokio::time::sleep(AGAIN), if again => {}
+            () = tokio::time::sleep(every.unwrap_or_default()), if every.is_some() => {}
             _ = gone.changed() => break,
             _ = closing.changed() => break,
         }
         tokio::select! {
-            () = tokio::time::sleep_until(began + PAUSE) => {}
+            () = tokio::time::sleep_until(began + pause) => {}
             _ = gone.changed() => break,
         }
     }
-    state.pages.live.cache.lock().expect("no panic while locked").drop_one(&key);
+    state.pages.live.cache.lock().expect("no panic while locked").remove(&key);
 }
 
 /// `GET /ui/live?r=…&r=…`: versions of these regions, and of each again when it changes.

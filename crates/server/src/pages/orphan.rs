@@ -15,6 +15,7 @@ use axum::http::Uri;
 use axum::response::Response;
 use engine::Scope;
 use maud::{Markup, html};
+use model::Refused;
 use wire::api::{EndOrphanBody, OrphanView, Page, ScanBody, ScanView, WhitelistBody};
 
 /// Sections in the order in which they matter.
@@ -33,10 +34,13 @@ pub(crate) async fn page(State(state): State<Shared>, visitor: Visitor, uri: Uri
     let query = uri.query().map_or_else(String::new, |query| format!("?{query}"));
     let viewer = visitor.viewer();
     let shown = region::live(&state, viewer, &format!("/ui/orphans{query}")).await.or_shown(&visitor)?;
-    let scan = format!("/orphans/scan?seen={}", Sent::page());
+    let page = Sent::page();
+    let scan = format!("/orphans/scan?seen={page}");
     let body = html! {
         div.title { h1 { "Orphans" }
             @if viewer.may(Scope::Write) { div.actions { (parts::button("Scan now", &scan, "primary")) } } }
+        // The version of the buttons of orphans: their part of the page is the same for all who see it.
+        input type="hidden" form="act" name="page" value=(page);
         (shown)
     };
     Ok(shell::full(&state, &visitor, Head { title: "Orphans", under: "/orphans" }, &body).await)
@@ -52,15 +56,13 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
     let scans = answer_of(orphan::scans(shared(), viewer.reader(), Query(Paging::default())).await).await;
     let scans: Page<ScanView> = scans?;
     let admin = viewer.may(Scope::Admin);
-    // Of each fragment anew: what was refused may be tried again when the page shows why.
-    let seen = Sent::page();
     Ok(html! {
         p { @if tally.orphans == 0 { "Nothing is left behind that costs." } @else {
             (tally.orphans) " that no person keeps, " (parts::credits(&tally.estimated_hourly_cost)) " credits an hour." }
             @if !tally.not_scanned.is_empty() { " Not listed to their end: " (tally.not_scanned.join(", ")) "." } }
         @for (section, title) in SECTIONS {
             @let here: Vec<&OrphanView> = all.data.iter().filter(|it| it.section == section).collect();
-            @if !here.is_empty() { h2 { (title) } (table(title, &here, admin.then_some(seen.as_str()))) }
+            @if !here.is_empty() { h2 { (title) } (table(title, &here, admin)) }
         }
         (parts::more("/orphans", all.next_cursor.as_deref(), first))
         h2 { "Last scans" }
@@ -76,18 +78,17 @@ pub(crate) async fn region(state: &Shared, viewer: Viewer, query: &str) -> Handl
     })
 }
 
-/// `decides` is the version of the buttons of an admin.
-fn table(title: &str, all: &[&OrphanView], decides: Option<&str>) -> Markup {
+fn table(title: &str, all: &[&OrphanView], decides: bool) -> Markup {
     html! {
         div.scroll tabindex="0" role="region" aria-label=(title) { table.list {
-            thead { tr { th scope="col" { "Severity" } th scope="col" { "Id" } th scope="col" { "Provider" } th scope="col" { "State" } th.r scope="col" { "Per hour" } th.r scope="col" { "Seen" } @if decides.is_some() { th scope="col" { "Decide" } } } }
+            thead { tr { th scope="col" { "Severity" } th scope="col" { "Id" } th scope="col" { "Provider" } th scope="col" { "State" } th.r scope="col" { "Per hour" } th.r scope="col" { "Seen" } @if decides { th scope="col" { "Decide" } } } }
             tbody { @for it in all { tr {
                 td { (it.severity) @if it.whitelisted.is_some() { span.phase { "kept" } } @if it.ending_at.is_some() { span.phase { "ending" } } }
                 td { code { (parts::visible(&it.provider_id)) } br; span.quiet { (parts::visible(&it.name)) }
                     @if let Some(error) = &it.ending_error { p.bad { (parts::visible(error)) } } }
                 td { (parts::visible(&it.provider)) " " span.quiet { (parts::visible(&it.region)) } } td { (parts::visible(&it.status)) }
                 td.r { @match &it.estimated_hourly_cost { Some(cost) => (parts::credits(cost)), None => "?" } } td.r { (parts::time(it.seen_at)) }
-                @if let Some(seen) = decides { td { @if it.whitelisted.is_none() { (decide(it, seen)) } } }
+                @if decides { td { @if it.whitelisted.is_none() { (decide(it)) } } }
             } } }
         } }
     }
@@ -98,11 +99,11 @@ fn field_of(name: &str, id: &str) -> String {
     format!("{name}-{}", percent_encoding::utf8_percent_encode(id, percent_encoding::CONTROLS))
 }
 
-fn decide(it: &OrphanView, seen: &str) -> Markup {
+fn decide(it: &OrphanView) -> Markup {
     let field = |name: &str| field_of(name, &it.provider_id);
     let to = |action: &str| {
         let encode = |text| percent_encoding::utf8_percent_encode(text, percent_encoding::NON_ALPHANUMERIC);
-        format!("/orphans/{action}?seen={seen}&id={}&provider={}", encode(&it.provider_id), encode(&it.provider))
+        format!("/orphans/{action}?id={}&provider={}", encode(&it.provider_id), encode(&it.provider))
     };
     html! {
         details { summary { "Keep or end" }
@@ -135,7 +136,12 @@ async fn to_orphan(sent: &Sent, action: &str) -> HandlerResult {
     }
     let admin = Admin(sent.may(Scope::Admin, action)?);
     let field = |name: &str| sent.field(&field_of(name, &id));
-    let version = |said: &str| format!("{} {said}", sent.button.seen);
+    // Each page as it is loaded: what was refused may be tried again when the page has shown why.
+    let page = sent.field("page");
+    if page.is_empty() {
+        return Err(Refused::invalid("page", "is missing: load the page of orphans again").into());
+    }
+    let version = |said: &str| format!("{page} {said}");
     match action {
         "keep" => {
             let (provider_id, reason) = (id.clone(), field("reason"));

@@ -5,7 +5,7 @@ use crate::problem::Problem;
 use maud::{Markup, html};
 use model::time::{DAY, civil_date, show_duration};
 use serde_json::Value;
-use wire::api::ErrorView;
+use wire::api::{ErrorView, WhySpan};
 
 /// HTML bytes of a JSON value on a page: four of them leave room for the rest of a page of 60 KB.
 pub(crate) const SHOWN_JSON: usize = 8 * 1024;
@@ -113,6 +113,25 @@ pub(crate) fn counted(number: i64, one: &str, many: &str) -> String {
 /// How many there are so far, and how many are planned if there are more to come.
 pub(crate) fn made_of(made: i64, planned: i64, one: &str, many: &str) -> String {
     if made < planned { format!("{made} of {}", counted(planned, one, many)) } else { counted(made, one, many) }
+}
+
+/// The summary of a `why`, or one of its facts, from this byte on. The script counts its durations on.
+pub(crate) fn said(text: &str, from: usize, fact: Option<usize>, spans: &[WhySpan]) -> Markup {
+    let of_it = |span: &&WhySpan| span.fact == fact.map(|fact| fact as i64) && span.start as usize >= from;
+    let spans: Vec<&WhySpan> = spans.iter().filter(of_it).collect();
+    if spans.is_empty() || is_long(&text[from..]) {
+        return html! { (long(&text[from..])) };
+    }
+    let ends = std::iter::once(from).chain(spans.iter().map(|span| span.end as usize));
+    html! {
+        @for (before, span) in ends.clone().zip(&spans) {
+            @let (start, end) = (span.start as usize, span.end as usize);
+            (visible(&text[before..start]))
+            @let exact = clock(span.since.or(span.until).unwrap_or_default()).0;
+            time.num datetime=(exact) title=(exact) data-since=[span.since] data-until=[span.until] { (text[start..end]) }
+        }
+        (visible(&text[ends.last().unwrap_or(from)..]))
+    }
 }
 
 /// A command to copy.

@@ -20,6 +20,8 @@ use wire::api::{QuestionDetailView, QuestionView, StepView};
 const LISTED: usize = 40;
 /// Of each kind, as far as they are counted.
 const COUNTED: i64 = 100;
+/// HTML bytes of the schema of an answer, which also stands in the exact input.
+const SCHEMA: usize = 2 * 1024;
 
 /// Which question is open, and where the list goes on: each kind has its own place.
 #[derive(Debug, Default, Clone, serde::Deserialize)]
@@ -213,6 +215,8 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Ma
     let is_ticket = it.allowed.iter().any(|word| word == "resume");
     let to = |action: &str| format!("/inbox/{}/{action}", q.id);
     let can = |word: &str| it.allowed.iter().any(|allowed| allowed == word);
+    // It is not approved without an answer that matches.
+    let demanded = it.input.as_ref().and_then(|input| input.get("answer")).filter(|_| can("answer") && !can("approve"));
     html! {
         article.card.question id=(q.id) aria-labelledby=(format!("{}-h", q.id)) {
             div.title {
@@ -230,25 +234,41 @@ pub(crate) fn card(it: &QuestionDetailView, may: bool, tries: &[StepView]) -> Ma
                 details.block open { summary { "Exact input" } (parts::json_or(input, &format!("/inbox/{}/input", q.id))) }
             }
             @if may && !is_ticket {
+                @if let Some(schema) = demanded {
+                    p { "The answer must match this schema:" }
+                    (parts::json_up_to(schema, SCHEMA, Some(&format!("/inbox/{}/input", q.id))))
+                    (value_field(&q.id, "Answer (JSON)", ""))
+                }
                 (note(&q.id))
-                div.actions { (parts::button("Approve", &to("approve"), "primary")) (parts::button("Reject", &to("reject"), "danger")) }
+                div.actions {
+                    @if demanded.is_some() { (parts::button("Approve with this answer", &to("answer"), "primary")) }
+                    @else { (parts::button("Approve", &to("approve"), "primary")) }
+                    (parts::button("Reject", &to("reject"), "danger"))
+                }
             }
             @if !tries.is_empty() { details.block { summary { "History: " (parts::counted(tries.len() as i64, "earlier try", "earlier tries")) } (step::tries(tries)) } }
             @if may && is_ticket { (ticket(q.id.as_str(), it, &to)) }
-            @else if may {
+            @else if may && demanded.is_none() {
                 @if can("edit") && it.input.as_ref().is_some_and(|input| !fits(input)) {
                     p.quiet { "Its input is too long to be edited here: " (parts::command(&format!("repl approval approve {} --input JSON", q.id))) }
                 } @else if can("edit") || can("answer") {
-                    @let field = format!("{}-json", q.id);
                     @let text = it.input.as_ref().filter(|_| can("edit")).map(|input| serde_json::to_string_pretty(input).unwrap_or_default()).unwrap_or_default();
                     details.block { summary { (if can("answer") { "Answer with a value" } else { "Edit the input" }) }
-                        label for=(field) { "JSON" }
-                        textarea id=(field) form="act" name=(format!("json-{}", q.id)) rows=(text.lines().count().clamp(3, 20)) spellcheck="false" { (text) }
+                        (value_field(&q.id, "JSON", &text))
                         (parts::button(if can("answer") { "Approve with this answer" } else { "Approve this input" }, &to(if can("answer") { "answer" } else { "edit" }), ""))
                     }
                 }
-            } @else { p.quiet { "A token with the scope approve answers this." } }
+            } @else if !may { p.quiet { "A token with the scope approve answers this." } }
         }
+    }
+}
+
+/// A field for a value in JSON.
+fn value_field(id: &str, label: &str, text: &str) -> Markup {
+    let field = format!("{id}-json");
+    html! {
+        label for=(field) { (label) }
+        textarea id=(field) form="act" name=(format!("json-{id}")) rows=(text.lines().count().clamp(3, 20)) spellcheck="false" { (text) }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Regions: parts of pages that are rendered again when something changes. Each has a path below `/ui/`, the hints that it follows, and
 //! a function that renders it from the API's own views. A fragment depends on the org and scope of its viewer and on nothing else of them.
 
+use super::live::Pace;
 use super::session::{Viewer, Visitor};
 use super::{build, cache, instance, live, orphan, question, run, run_list, step, usage, workflow};
 use crate::Shared;
@@ -11,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use engine::{Hint, Topic};
 use maud::{Markup, PreEscaped, html};
 use model::{JobId, OrgId, RunId};
-use std::sync::Arc;
+use std::time::Duration;
 
 /// What a path below `/ui/` names.
 enum Region<'s> {
@@ -62,12 +63,18 @@ pub(crate) fn hints(org: OrgId, src: &str) -> Option<Vec<Hint>> {
                     let job = query.split('&').find_map(|pair| pair.strip_prefix("job="));
                     let job: Option<JobId> = job.and_then(|job| job.parse().ok());
                     let bytes = job.map_or(Hint::RunLogs(id), |job| Hint::Logs(job.into()));
-                    vec![Hint::Run(id), bytes]
+                    let of_step = query.split('&').any(|pair| pair.starts_with("step="));
+                    // A step that ends says so in its row alone.
+                    [Hint::Run(id), bytes].into_iter().chain(of_step.then_some(Hint::Rows(id))).collect()
                 }
-                _ => vec![Hint::Run(id)],
+                "events" | "files" => vec![Hint::Run(id)],
+                _ => vec![Hint::Run(id), Hint::Rows(id)],
             }
         }
-        Region::Step(run, _) | Region::StepLog(run, _) => vec![Hint::Run(run.parse().ok()?)],
+        Region::Step(run, _) | Region::StepLog(run, _) => {
+            let run: RunId = run.parse().ok()?;
+            vec![Hint::Run(run), Hint::Rows(run)]
+        }
         Region::Machines => vec![Hint::Org(org, Topic::Machines), Hint::Org(org, Topic::Runs)],
         Region::Workflows => vec![Hint::Org(org, Topic::Workflows)],
         Region::Workflow(_) => vec![Hint::Org(org, Topic::Workflows), Hint::Org(org, Topic::Machines)],
@@ -77,6 +84,18 @@ pub(crate) fn hints(org: OrgId, src: &str) -> Option<Vec<Hint>> {
         Region::Calls => vec![Hint::Org(org, Topic::Calls), Hint::Org(org, Topic::Runs)],
         Region::Inbox | Region::InboxCount => vec![Hint::Org(org, Topic::Inbox)],
     })
+}
+
+/// When a region is rendered again. Heartbeats and costs change machines all the time and send no hint.
+pub(super) fn pace(src: &str, machines: Duration) -> Pace {
+    let is_query = |pair: &str| pair.strip_prefix("q=").is_some_and(|text| !text.is_empty());
+    match read(src) {
+        Some((Region::Runs, query)) if query.split('&').any(is_query) => {
+            Pace { pause: live::SEARCH_PAUSE, every: None, is_search: true }
+        }
+        Some((Region::Machines, _)) => Pace { pause: live::PAUSE, every: Some(machines), is_search: false },
+        _ => Pace { pause: live::PAUSE, every: None, is_search: false },
+    }
 }
 
 pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> HandlerResult<Markup> {
@@ -100,13 +119,16 @@ pub(crate) async fn render(state: &Shared, viewer: Viewer, src: &str) -> Handler
 
 /// A region inside a page, rendered now.
 pub(crate) async fn live(state: &Shared, viewer: Viewer, src: &str) -> HandlerResult<Markup> {
-    Ok(around(src, render(state, viewer, src).await?))
+    Ok(held(src, &state.pages.live.read(state, viewer, src).await?))
 }
 
 /// A region around what was rendered for it now.
 pub(crate) fn around(src: &str, inner: Markup) -> Markup {
-    let inner = inner.into_string();
-    let version = format!("{:016x}", live::hash(&inner));
+    held(src, &inner.into_string())
+}
+
+fn held(src: &str, inner: &str) -> Markup {
+    let version = format!("{:016x}", live::hash(inner));
     html! { live-region src=(src) data-v=(version) { (PreEscaped(inner)) } }
 }
 
@@ -116,10 +138,11 @@ pub(crate) async fn fragment(State(state): State<Shared>, visitor: Visitor, uri:
     let viewer = visitor.viewer();
     let (version, html) = match state.pages.live.kept(viewer, src) {
         Some(kept) => kept,
-        None => match render(&state, viewer, src).await {
+        None => match state.pages.live.read(&state, viewer, src).await {
             Ok(html) => {
-                let html: Arc<str> = html.into_string().into();
-                (live::hash(&html), html)
+                let version = live::hash(&html);
+                state.pages.live.put_back(viewer, src, version, html.clone());
+                (version, html)
             }
             Err(problem) => return problem.into_response(),
         },
@@ -132,4 +155,24 @@ pub(crate) async fn fragment(State(state): State<Shared>, visitor: Visitor, uri:
         (header::HeaderName::from_static("x-build"), text(build())),
     ];
     (headers, html.to_string()).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_are_rendered_seldom_and_machines_also_without_a_hint() {
+        let machines = Duration::from_secs(15);
+        let paced = |pause, every, is_search| Pace { pause, every, is_search };
+        for (src, pace) in [
+            ("/ui/runs?show=open&q=a", paced(live::SEARCH_PAUSE, None, true)),
+            ("/ui/runs?q=", paced(live::PAUSE, None, false)),
+            ("/ui/runs", paced(live::PAUSE, None, false)),
+            ("/ui/runs/run_1/head?q=a", paced(live::PAUSE, None, false)),
+            ("/ui/machines?pools=1", paced(live::PAUSE, Some(machines), false)),
+        ] {
+            assert_eq!(super::pace(src, machines), pace, "{src}");
+        }
+    }
 }

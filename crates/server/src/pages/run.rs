@@ -15,7 +15,7 @@ use axum::response::Response;
 use engine::Scope;
 use maud::{Markup, html};
 use model::{QuestionId, Refused, RunId};
-use wire::api::{RunView, UsageGroups, UsageSums};
+use wire::api::{RunView, UsageGroups, UsageSums, Why};
 
 /// Parts of a run that have a page of their own.
 const PARTS: [(&str, &str); 6] = [
@@ -158,10 +158,10 @@ pub(crate) async fn raw(
 async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
     let run = one(state, viewer, id).await?;
     let why = match run.status.as_str() {
-        "completed" | "created" => None,
-        "running" if run.phase.as_deref() == Some("running") => None,
+        "completed" => None,
         _ => Some(run::why(State(state.clone()), viewer.reader(), Path(id.to_owned())).await?.0),
     };
+    let why = why.filter(|why| why.attention);
     let ended = run.completed_at.or(run.cancelled_at);
     let raw = |part: &str| format!("/runs/{}/{part}/raw", run.id);
     // The first that is open is what the run waits for; the others stand among the facts.
@@ -183,9 +183,9 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             section.why data-s=(run.status) aria-label="Why" {
                 @if let Some(asked) = &asked {
                     div.title { p.summary { (question::headline(asked)) } a.button.primary href=(format!("/inbox?open={}", asked.question.id)) { "Answer" } }
-                    p { (parts::long(&why.summary)) }
-                } @else { p.summary { (parts::long(&why.summary)) } }
-                @if !why.facts.is_empty() { ul { @for fact in &why.facts { li { (fact_of(fact)) } } } }
+                    p { (parts::said(&why.summary, 0, None, &why.spans)) }
+                } @else { p.summary { (parts::said(&why.summary, 0, None, &why.spans)) } }
+                @if !why.facts.is_empty() { ul { @for place in 0..why.facts.len() { li { (fact_of(&why, place)) } } } }
                 @if !why.next.is_empty() {
                     p.quiet { "What helps" }
                     ul.commands { @for next in &why.next { li { (helps(next)) } } }
@@ -202,6 +202,7 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
             ("Took", run.started_at.map(|at| parts::lasted(Some(at), ended))),
             ("Cost", Some(html! { (parts::credits(&run.credits_charged)) @if ended.is_none() { " of " (parts::credits(&run.credits_reserved)) " reserved" } })),
             ("Budget", run.budget.as_deref().map(parts::credits)),
+            ("Waits for", run.follows.as_ref().map(|other| html! { a href=(format!("/runs/{other}")) { (other) } })),
             ("Answered by", run.cached_from.as_ref().map(|from| html! { a href=(format!("/calls/{}", from.exec)) { "a kept result" } @if let Some(id) = &from.run { " of " a href=(format!("/runs/{id}")) { (id) } } })),
             ("Kept until", run.hold_until.map(parts::time)),
             ("Workdir", run.workdir.as_ref().filter(|_| run.hold_until.is_some()).map(|it| html! { code { (parts::long(it)) } })),
@@ -214,7 +215,7 @@ async fn head(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup>
 /// Below the tree: a word to an agent, and what the run was given.
 async fn more(state: &Shared, viewer: Viewer, id: &str) -> HandlerResult<Markup> {
     let run = one(state, viewer, id).await?;
-    let is_over = run.completed_at.or(run.cancelled_at).is_some();
+    let is_over = run.completed_at.or(run.cancelled_at).is_some() || run.termination_reason.is_some();
     Ok(html! {
         @if viewer.may(Scope::Write) && run.kind == "agents" && !is_over { (say(&run)) }
         @if let Some(inputs) = run.inputs.as_ref().filter(|it| !it.is_null()) { details.block { summary { "Inputs" } (parts::json_up_to(inputs, BESIDE, Some(&format!("/runs/{}/inputs/raw", run.id)))) } }
@@ -260,10 +261,12 @@ fn question_of(fact: &str) -> Option<(&str, &str)> {
 }
 
 /// A fact about a question leads to it.
-fn fact_of(fact: &str) -> Markup {
-    match question_of(fact) {
-        Some((id, rest)) => html! { a href=(format!("/inbox?open={id}")) { (id) } " " (parts::long(rest)) },
-        None => html! { (parts::long(fact)) },
+fn fact_of(why: &Why, place: usize) -> Markup {
+    let fact = &why.facts[place];
+    let id = question_of(fact).map(|(id, _)| id);
+    html! {
+        @if let Some(id) = id { a href=(format!("/inbox?open={id}")) { (id) } }
+        (parts::said(fact, id.map_or(0, str::len), Some(place), &why.spans))
     }
 }
 
@@ -296,23 +299,26 @@ pub(crate) fn seen(run: &RunView) -> String {
     format!("{}.{}.{}", run.status, run.attempt_number, run.version)
 }
 
-/// What can be asked of a run in this state: the action, its button, and the button's class.
-fn possible(status: &str) -> &'static [(&'static str, &'static str, &'static str)] {
-    match status {
-        "created" => &[("start", "Start", "primary"), ("cancel", "Cancel", "danger")],
-        "paused" => &[("resume", "Resume", "primary"), ("cancel", "Cancel", "danger")],
-        "completed" | "cancelled" => &[],
-        "failed" => &[("retry", "Retry", "primary")],
-        _ => &[("pause", "Pause", ""), ("cancel", "Cancel", "danger")],
-    }
+/// What can be asked of a run on its page, where it is allowed: the action, its button, and the button's class.
+const ACTIONS: [(&str, &str, &str); 5] = [
+    ("start", "Start", "primary"),
+    ("resume", "Resume", "primary"),
+    ("retry", "Retry", "primary"),
+    ("pause", "Pause", ""),
+    ("cancel", "Cancel", "danger"),
+];
+
+pub(crate) fn is_allowed(run: &RunView, action: &str) -> bool {
+    run.allowed.iter().any(|it| it == action)
 }
 
 /// The command line of each action that the page of a run offers: `kept` is the slot whose folder is kept.
-pub fn run_commands(id: &str, status: &str, kind: &str, kept: Option<&str>) -> Vec<String> {
+pub fn run_commands(run: &RunView, kept: Option<&str>) -> Vec<String> {
+    let id = &run.id;
     let looks = ["status", "logs -f"].map(|look| format!("repl {look} {id}"));
-    let acts = possible(status).iter().map(|(action, _, _)| format!("repl {action} {id}"));
+    let acts = ACTIONS.iter().filter(|it| is_allowed(run, it.0)).map(|(action, _, _)| format!("repl {action} {id}"));
     let kept = kept.into_iter().flat_map(|slot| ["extend", "release"].map(|act| format!("repl {act} {slot}")));
-    let again = (kind != "external").then(|| format!("repl run {id}.yaml"));
+    let again = (run.kind != "external").then(|| format!("repl run {id}.yaml"));
     looks.into_iter().chain(acts).chain(kept).chain([format!("repl artifact get {id}")]).chain(again).collect()
 }
 
@@ -321,7 +327,7 @@ fn actions(run: &RunView) -> Markup {
     let to = |action: &str| format!("/runs/{}/{action}?seen={}", run.id, seen(run));
     html! {
         div.actions {
-            @for (action, label, class) in possible(&run.status) { (parts::button(label, &to(action), class)) }
+            @for (action, label, class) in ACTIONS.iter().filter(|it| is_allowed(run, it.0)) { (parts::button(label, &to(action), class)) }
             @if let Some(slot) = kept {
                 (parts::button("Keep 30 min longer", &format!("/allocations/{slot}/extend?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
                 (parts::button("Release", &format!("/allocations/{slot}/release?run={}&seen={}", run.id, run.hold_until.unwrap_or(0)), ""))
@@ -329,7 +335,7 @@ fn actions(run: &RunView) -> Markup {
             @if run.kind != "external" { a.button href=(format!("/new?from={}", run.id)) { "Run again" } }
             details.shell { summary { "Shell" }
                 ul.commands {
-                    @for command in run_commands(&run.id, &run.status, &run.kind, kept) {
+                    @for command in run_commands(run, kept) {
                         li { (parts::command(&command)) @if command.starts_with("repl run ") { span.quiet { "again, from the run file under Definition" } } }
                     }
                 }

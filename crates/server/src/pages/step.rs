@@ -136,12 +136,13 @@ fn shown(
     }
 }
 
-/// A word to the model that the step talks with, and a new attempt of a run that has failed.
+/// A word to the model that the step talks with, and a new attempt of a run that has failed and may be tried again.
 fn actions(run: &RunView, step: &StepView) -> Markup {
     let to = |action: &str| format!("/runs/{}/{action}?seen={}", run.id, super::run::seen(run));
-    let is_over = run.completed_at.or(run.cancelled_at).is_some();
+    // The turns below a step talk with nobody themselves, and a run that ends hears nothing more.
+    let talks = step.tool == "llm" && step.parent.is_none() && step.ended_at.is_none();
     html! {
-        @if step.tool == "llm" && !is_over {
+        @if talks && run.termination_reason.is_none() {
             div.line {
                 label for="say" { "Say something to its agent" }
                 input id="say" form="act" name="text" autocomplete="off";
@@ -149,7 +150,7 @@ fn actions(run: &RunView, step: &StepView) -> Markup {
                 (parts::button("Send", &to("send"), ""))
             }
         }
-        @if run.status == "failed" && step.status == "failed" {
+        @if super::run::is_allowed(run, "retry") && step.status == "failed" {
             div.actions { (parts::button("Try again", &to("retry"), "primary")) span.quiet { "Opens the next attempt of its run; finished steps keep their answers." } }
         }
     }

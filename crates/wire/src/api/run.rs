@@ -407,6 +407,9 @@ pub struct RunView {
     /// Of a submission with a `step`: what became of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub step: Option<StepAnswer>,
+    /// Actions that may be asked for now: `start`, `pause`, `resume`, `retry`, `cancel`, `delete`.
+    #[serde(default)]
+    pub allowed: Vec<String>,
     /// Changes whenever something about the run does.
     #[serde(default)]
     pub version: i64,
@@ -448,6 +451,26 @@ pub struct Why {
     pub facts: Vec<String>,
     /// Commands or changes that help.
     pub next: Vec<String>,
+    /// Durations in the summary and the facts.
+    #[serde(default)]
+    pub spans: Vec<WhySpan>,
+    /// It waits, has failed or was cancelled, or one of the facts is a warning. False: it works as it should, was never started or completed.
+    #[serde(default)]
+    pub attention: bool,
+}
+
+/// A duration in a text, and the moment since which or until which it is counted, for programs that show the text for long.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
+pub struct WhySpan {
+    /// In which fact, the first being 0; none: in the summary.
+    pub fact: Option<i64>,
+    /// Its first byte in the text (UTF-8), and the byte behind its last.
+    pub start: i64,
+    pub end: i64,
+    /// One of the two.
+    pub since: Option<i64>,
+    pub until: Option<i64>,
 }
 
 /// A run that waits to begin.
@@ -460,6 +483,9 @@ pub struct Waiting {
     /// One sentence.
     pub summary: String,
     pub facts: Vec<String>,
+    /// Durations in the summary and the facts.
+    #[serde(default)]
+    pub spans: Vec<WhySpan>,
 }
 
 /// What was submitted.

@@ -67,7 +67,8 @@
   const renew = () => {
     const now = Date.now();
     let last = now;
-    try { last = +sessionStorage.renewed || 0; } catch { /* Nothing is kept here. */ }
+    // Some browsers keep nothing here.
+    try { last = +sessionStorage.renewed || 0; } catch {}
     if (last > now - 6e4) return speak("The server was updated: load this page again.");
     sessionStorage.renewed = now;
     location.reload();
@@ -132,7 +133,7 @@
     while (at) { const next = at.nextSibling; if (!ours(at) && !(at.nodeType === 1 && at.contains(document.activeElement) && /^(INPUT|TEXTAREA)$/.test(document.activeElement.nodeName))) at.remove(); at = next; }
   };
 
-  const NEW = " new in the list.";
+  const NEW = " new in the list.", OLD = "This page may be out of date.";
   customElements.define("live-region", class extends HTMLElement {
     // A newer version exists. One request at a time; what is heard meanwhile repeats it.
     heard(v) {
@@ -147,7 +148,10 @@
           const asked = this.wanted;
           const answer = await fetch(this.getAttribute("src"), { cache: "no-store" });
           if (answer.status === 401) return location.reload();
+          // Too many requests, or the server is not well: what is shown is old until it is.
+          if (answer.status === 429 || answer.status > 499) { speak(OLD); setTimeout(() => this.busy || this.fetch(), 4000 + Math.random() * 2000); break; }
           if (!answer.ok) break;
+          unsay(OLD);
           if (answer.headers.get("x-build") !== root.dataset.build) return renew();
           const html = await answer.text();
           await this.settled();
@@ -155,7 +159,8 @@
           this.put(html);
           if (this.wanted === asked) this.wanted = undefined;
         }
-      } catch { /* The stream tells when the server is back. */ } finally { this.busy = false; }
+      // Not reached: the stream tells when the server is back.
+      } catch {} finally { this.busy = false; }
     }
     // Text that is being selected is not pulled away.
     settled() {
@@ -215,9 +220,9 @@
   const span = ms => { const s = Math.max(0, Math.round(ms / 1000)); for (const [n, u] of units) if (s >= n) return Math.floor(s / n) + " " + u; return "0 s"; };
   const dress = () => {
     const now = Date.now();
-    for (const time of document.querySelectorAll("time[data-age],time[data-since]")) {
-      const at = +(time.dataset.age || time.dataset.since), ahead = at > now + 1000;
-      const text = time.dataset.since ? span(now - at) : ahead ? "in " + span(at - now) : now - at < 5000 ? "now" : span(now - at) + " ago";
+    for (const time of document.querySelectorAll("[data-age],[data-since],[data-until]")) {
+      const { age, since, until } = time.dataset, at = +(age || since || until), ahead = at > now + 1000;
+      const text = since ? span(now - at) : until ? span(at - now) : ahead ? "in " + span(at - now) : now - at < 5000 ? "now" : span(now - at) + " ago";
       if (time.dataset.shown !== text) { time.dataset.shown = text; time.textContent = text; }
     }
     if (navigator.clipboard) for (const code of document.querySelectorAll("[data-copy]:not([data-ready])")) {
@@ -260,7 +265,7 @@
     heading.textContent = "Keyboard"; row.className = "actions";
     toggle.type = close.type = "button"; close.textContent = "Close"; close.onclick = () => box.close();
     const label = () => { toggle.textContent = off() ? "Switch on" : "Switch off"; };
-    toggle.onclick = () => { try { localStorage.setItem("keys", off() ? "on" : "off"); } catch { /* Not kept. */ } label(); };
+    toggle.onclick = () => { try { localStorage.setItem("keys", off() ? "on" : "off"); } catch {} label(); };
     label(); row.append(toggle, close);
     box.append(heading, list, row);
     box.addEventListener("close", () => box.remove());
@@ -310,7 +315,8 @@
         log.lastElementChild.append(...lines);
         if (on) from.href = on.getAttribute("href"); else from.remove();
       }
-    } catch { /* Scrolled again, it is asked for again. */ } finally { adding = false; }
+    // Scrolled again, it is asked for again.
+    } catch {} finally { adding = false; }
   }, true);
 
   addEventListener("DOMContentLoaded", () => {
