@@ -68,7 +68,7 @@ await run(async browser => {
   const asked = detached(ill.wait, "--name", "asked");
   await page.goto(at(`/runs/${asked}`));
   await state(page, "running");
-  await page.route(`**/ui/runs/${asked}/head`, route => route.fulfill({ status: 503 }), { times: 1 });
+  await page.route(`**/ui/runs/${asked}/head`, route => route.fulfill({ status: 503 }), { times: 3 });
   repl("pause", asked);
   await page.locator("#said", { hasText: "may be out of date" }).waitFor();
   await state(page, "paused");
