@@ -161,7 +161,7 @@ const KEY: &str = "sk-model-canary-81726354";
 /// The servers that get secrets repeat them: in answers, in errors, in redirects. The product passes none of it on.
 #[test]
 fn a_secret_appears_nowhere() {
-    let scene = repeating(|script, recorder| Scene::new(script, recorder));
+    let scene = repeating(Scene::new);
     tell_all(&scene, |scene| {
         scene.home.done(&["control", "stop"]);
         Vec::new()

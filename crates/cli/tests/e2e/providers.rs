@@ -69,8 +69,8 @@ fn a_run_that_takes_spot_machines_gets_one() {
         assert_eq!(home.run(flags, "true").code, 0);
         assert_eq!(home.instances()[0]["price_per_hour"], price);
         let asked = std::fs::read_to_string(&told).unwrap();
-        let asked = asked.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
-        let last = asked.filter(|ask| ask["boot"].is_object()).last().unwrap();
+        let mut asked = asked.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+        let last = asked.rfind(|ask| ask["boot"].is_object()).unwrap();
         assert_eq!(last["spot"], is_spot);
     }
     home.adds_up();

