@@ -203,7 +203,7 @@ mod tests {
             ca_cert: None,
             public_url: None,
             tables: "[prices]\nlocal = '0.5'".parse().unwrap(),
-            files: vec![PathBuf::from("/"), PathBuf::from("/work/repl.toml")],
+            files: vec![PathBuf::from("/"), PathBuf::from("/srv/repl.toml")],
             in_files: vec!["tls_cert".into()],
             restored: false,
         };
