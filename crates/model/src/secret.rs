@@ -2,6 +2,7 @@
 //! programs print files line by line. [`Masker`] hides them in the output of jobs and tools.
 
 use crate::bug;
+use serde_json::Value;
 
 /// Shorter texts are not hidden: they would blank out ordinary words.
 pub const SHORTEST_MASKED: usize = 6;
@@ -34,7 +35,31 @@ pub fn note(name: &str, value: &str) -> Option<String> {
     })
 }
 
-const MASK: &[u8] = b"***";
+/// The text as it is, and as it may stand in a JSON string: with the escapes that are needed, with `\/`, and with ASCII only.
+pub fn in_json(text: &str) -> Vec<String> {
+    let quoted = Value::String(text.to_owned()).to_string();
+    let escaped = &quoted[1..quoted.len() - 1];
+    let mut forms = vec![text.to_owned(), escaped.to_owned(), escaped.replace('/', "\\/"), ascii(escaped)];
+    forms.sort_unstable();
+    forms.dedup();
+    forms
+}
+
+/// As encoders write it that send ASCII only.
+fn ascii(escaped: &str) -> String {
+    let mut text = String::with_capacity(escaped.len());
+    for character in escaped.chars() {
+        if character.is_ascii() {
+            text.push(character);
+        } else {
+            let mut units = [0; 2];
+            character.encode_utf16(&mut units).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
+        }
+    }
+    text
+}
+
+const MASK: &str = "***";
 
 /// Hides secret values in a stream of bytes, wherever its pieces are cut. Holds back no more than could still become a secret.
 #[derive(Debug, Clone, Default)]
@@ -48,9 +73,9 @@ pub struct Masker {
 }
 
 impl Masker {
-    /// Hides what [`masked`] says of each value.
+    /// Hides what [`masked`] says of each value, also where a program prints it as JSON.
     pub fn new(values: &[String]) -> Masker {
-        Masker::hiding(values.iter().flat_map(|value| masked(value)).map(str::to_owned).collect())
+        Masker::hiding(values.iter().flat_map(|value| masked(value)).flat_map(in_json).collect())
     }
 
     /// Hides each of these texts, but for those that are too short.
@@ -82,6 +107,28 @@ impl Masker {
         self.show(shown, true);
     }
 
+    /// A whole text.
+    pub fn text(&self, text: &str) -> String {
+        let (mut masker, mut shown) = (self.clone(), Vec::with_capacity(text.len()));
+        masker.feed(text.as_bytes(), &mut shown);
+        masker.finish(&mut shown);
+        // Secrets are UTF-8, so whole characters were replaced.
+        String::from_utf8(shown).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+    }
+
+    /// In strings, in keys, and in numbers that are a secret.
+    pub fn value(&self, value: Value) -> Value {
+        match value {
+            Value::String(text) => Value::String(self.text(&text)),
+            Value::Array(items) => Value::Array(items.into_iter().map(|item| self.value(item)).collect()),
+            Value::Object(fields) => {
+                Value::Object(fields.into_iter().map(|(key, item)| (self.text(&key), self.value(item))).collect())
+            }
+            Value::Number(number) if self.text(&number.to_string()).contains(MASK) => Value::String(MASK.to_owned()),
+            other => other,
+        }
+    }
+
     fn show(&mut self, shown: &mut Vec<u8>, last: bool) {
         let bytes = std::mem::take(&mut self.held);
         let (mut at, mut hidden_to) = (0, self.covered);
@@ -90,7 +137,7 @@ impl Masker {
                 Match::Perhaps => break,
                 Match::Secret(length) => {
                     if at >= hidden_to {
-                        shown.extend_from_slice(MASK);
+                        shown.extend_from_slice(MASK.as_bytes());
                     }
                     hidden_to = hidden_to.max(at + length);
                 }
@@ -183,6 +230,17 @@ mod tests {
         check(&[key], key, "***");
         check(&[key], "1 MIIEvQIBADAN\n2 Bgkqhkid==\n3 ab\n", "1 ***\n2 ***\n3 ab\n");
         check(&[key], "-----BEGIN-----\r\nMIIEvQIBADAN\r\n", "***\r\n***\r\n");
+    }
+
+    #[test]
+    fn a_secret_is_hidden_in_what_a_program_prints_as_json() {
+        let secret = "pa\"ss/wörd";
+        for text in [r#"{"a": "pa\"ss/wörd"}"#, r#"{"a": "pa\"ss\/wörd"}"#, r#"{"a": "pa\"ss/w\u00f6rd"}"#] {
+            check(&[secret], text, r#"{"a": "***"}"#);
+        }
+        let masker = Masker::new(&[secret.to_owned(), "1234567".to_owned()]);
+        let value = serde_json::json!({ secret: [format!("is {secret}"), 1_234_567, 1, null] });
+        assert_eq!(masker.value(value), serde_json::json!({ "***": ["is ***", "***", 1, null] }));
     }
 
     #[test]

@@ -4,13 +4,11 @@
 use crate::tool::{ToolAnswer, ToolFailure, ToolLog};
 use base64::Engine;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
-use model::secret::{Masker, masked};
+use model::secret::{Masker, in_json, masked};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
-
-const HIDDEN: &str = "***";
 
 /// What `encodeURIComponent` escapes, and what RFC 3986 says.
 const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC
@@ -36,26 +34,11 @@ impl Mask {
     }
 
     pub fn text(&self, text: &str) -> String {
-        let (mut masker, mut shown) = (self.0.clone(), Vec::with_capacity(text.len()));
-        masker.feed(text.as_bytes(), &mut shown);
-        masker.finish(&mut shown);
-        // Secrets are UTF-8, so whole characters were replaced.
-        String::from_utf8(shown).unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned())
+        self.0.text(text)
     }
 
-    /// In strings, in keys, and in numbers that are a secret.
     pub fn value(&self, value: Value) -> Value {
-        match value {
-            Value::String(text) => Value::String(self.text(&text)),
-            Value::Array(items) => Value::Array(items.into_iter().map(|item| self.value(item)).collect()),
-            Value::Object(fields) => {
-                Value::Object(fields.into_iter().map(|(key, item)| (self.text(&key), self.value(item))).collect())
-            }
-            Value::Number(number) if self.text(&number.to_string()).contains(HIDDEN) => {
-                Value::String(HIDDEN.to_owned())
-            }
-            other => other,
-        }
+        self.0.value(value)
     }
 
     pub fn result(&self, result: Result<ToolAnswer, ToolFailure>) -> Result<ToolAnswer, ToolFailure> {
@@ -114,9 +97,7 @@ fn forms(text: &str) -> Vec<String> {
     forms.push(url::form_urlencoded::byte_serialize(text.as_bytes()).collect());
     let lower: Vec<String> = forms[1..].iter().map(|form| lower_hex(form)).collect();
     forms.extend(lower);
-    let json = serde_json::to_string(text).unwrap_or_default();
-    let json = json.trim_start_matches('"').strip_suffix('"').unwrap_or_default();
-    forms.extend([json.to_owned(), json.replace('/', "\\/"), ascii_json(json)]);
+    forms.extend(in_json(text));
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
         forms.extend((0..3).flat_map(|offset| base64_at(&engine, text, offset)));
     }
@@ -132,20 +113,6 @@ fn lower_hex(encoded: &str) -> String {
         bytes[at + 1..at + 3].make_ascii_lowercase();
     }
     String::from_utf8(bytes).unwrap_or_default()
-}
-
-/// As encoders write it that send ASCII only.
-fn ascii_json(json: &str) -> String {
-    let mut text = String::with_capacity(json.len());
-    for character in json.chars() {
-        if character.is_ascii() {
-            text.push(character);
-        } else {
-            let mut units = [0; 2];
-            character.encode_utf16(&mut units).iter().for_each(|unit| text.push_str(&format!("\\u{unit:04x}")));
-        }
-    }
-    text
 }
 
 /// The digits that this text has in base64 when `offset` bytes (modulo 3) stand before it, so that it is found in `user:password` of

@@ -208,6 +208,7 @@ fn repeating(make: impl FnOnce(Script, Recorder) -> Scene) -> Scene {
 fn tell_all(scene: &Scene, ends: impl FnOnce(&Scene) -> Vec<u8>) {
     set_secret(scene, "CANARY", CANARY);
     set_secret(scene, "MODEL_KEY", KEY);
+    scene.home.write("server.py", include_str!("../../../adapters/tests/tools/mcp_server.py"));
     let (run, ended) = scene.run(TELLING);
     assert_eq!(ended.code, 0, "{ended}");
     let (failed, failure) = scene.run("type: agents\nagents:\n- tasks:\n  - steps: [{llm: {prompt: fail}}]\n");
@@ -279,6 +280,7 @@ fn set_secret(scene: &Scene, name: &str, value: &str) {
 
 const TELLING: &str = "
 type: agents
+files: [server.py]
 tools:
   object: {http: {url: \"RECORDER/steal-1\", headers: {X-Note: \"${{ args.x }}\"}}, args: {x: {type: object}, y: {type: string}}}
   text: {http: {method: POST, url: \"RECORDER/steal-2\", json: {headers: {X-Note: \"${{ args.x }}\"}}}, args: {x: {type: object}, y: {type: string}}, policy: allow}
@@ -296,6 +298,8 @@ agents:
     - {name: shell, command: \"echo $TOKEN; echo $TOKEN >&2\", env: {TOKEN: {secret: CANARY}}}
     - {name: broken, command: \"echo $TOKEN; exit 3\", env: {TOKEN: {secret: CANARY}}}
     - {name: program, exec: [sh, -c, \"echo $TOKEN\"], env: {TOKEN: {secret: CANARY}}}
+    - {name: left, command: [python3, -c, 'import json, os; json.dump([os.environ[\"TOKEN\"]], open(os.environ[\"REPL_OUTPUT\"], \"w\"))'], env: {TOKEN: {secret: CANARY}}}
+    - {name: server, mcp: {command: [python3, server.py], tool: env, arguments: {name: TOKEN}}, env: {TOKEN: {secret: CANARY}}}
     - {name: model, llm: {prompt: tell, tools: [object, text]}}
     - {name: steal, http: {method: POST, url: \"RECORDER/steal-3\", json: {body: \"${{ steps.json.output.body }}\"}}, idempotent: true}
 output: {json: \"${{ agents.a.tasks.t.steps.json.output }}\", text: \"${{ agents.a.tasks.t.steps.text.output.body }}\", shell: \"${{ agents.a.tasks.t.steps.shell.output }}\", model: \"${{ agents.a.tasks.t.steps.model.output }}\"}

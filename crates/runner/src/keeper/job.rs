@@ -23,6 +23,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use wire::Base64;
+use wire::model::secret::Masker;
 use wire::model::{bug, crash_point};
 use wire::runner::EndCause;
 
@@ -38,6 +39,8 @@ pub struct Job {
     /// Until the command has all of its standard input, or wants no more.
     feed: Option<Feed>,
     dir: PathBuf,
+    /// What is hidden in the command's output.
+    secrets: Masker,
     /// The command, or the first process of the namespace it is in.
     main: Pid,
     namespace: Option<Namespace>,
@@ -109,6 +112,7 @@ impl Job {
             pump,
             feed,
             dir: dir.to_owned(),
+            secrets: Masker::new(&order.secrets),
             main: begun.main,
             namespace: begun.namespace,
             sandboxed: begun.sandboxed,
@@ -288,7 +292,7 @@ impl Job {
         };
         let lost = self.pump.drain()?;
         // If the output cannot be kept or is not valid, the runner notices when it reads it.
-        let _ = output::keep(&self.dir);
+        let _ = output::keep(&self.dir, &self.secrets);
         let ended = ExitRecord {
             exit_code: end.exit_code,
             signal: end.signal,
