@@ -16,8 +16,8 @@ use std::time::Duration;
 const HOST_FILE: &str = ".host.json";
 const RELAYS: &str = ".relay";
 const BINARIES: &str = "bin";
-/// In it a note for each host of this home whose user lingers for our runners.
-const LINGER: &str = "linger";
+/// In it a note for each host of this home whose user lingers for our runners. With a dot, because it could be a control plane's id without.
+const LINGER: &str = ".linger";
 /// The kernel's limit for a socket's path, with its final zero.
 const LONGEST_SOCKET: usize = 107;
 const RELAY_ENDS_WITHIN: Duration = Duration::from_secs(3);
@@ -284,6 +284,16 @@ mod tests {
             deed: Deed::Leave { control_id: String::new() },
         };
         Place::open(&ask).unwrap()
+    }
+
+    #[test]
+    fn the_note_of_a_user_who_lingers_is_no_control_plane() {
+        let base = tempfile::tempdir().unwrap();
+        let place = place(base.path(), "lab1");
+        let note = place.linger_note();
+        std::fs::create_dir_all(note.parent().unwrap()).unwrap();
+        std::fs::write(note, "").unwrap();
+        assert_eq!(place.control_planes().unwrap(), Vec::<PathBuf>::new());
     }
 
     #[test]
