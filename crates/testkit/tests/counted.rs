@@ -419,7 +419,8 @@ async fn completes_in_chunks(plane: &mut ControlPlane, run: RunId, rows: usize) 
     assert_eq!(ended.status, RunStatus::Completed, "{:?}", ended.last_error);
     let commits = changes(&plane.recording.take());
     let most = commits.iter().copied().max().unwrap_or_default();
-    assert!(most <= CHUNK + ABOVE, "{most} rows in one commit");
+    // What ends and what goes on from there each have room for a chunk, and may share a commit.
+    assert!(most <= 2 * CHUNK + ABOVE, "{most} rows in one commit");
     assert!(commits.iter().sum::<usize>() >= rows, "fewer changes than {rows} are seen");
 }
 

@@ -68,9 +68,11 @@ await run(async browser => {
   const asked = detached(ill.wait, "--name", "asked");
   await page.goto(at(`/runs/${asked}`));
   await state(page, "running");
-  await page.route(`**/ui/runs/${asked}/head`, route => route.fulfill({ status: 503 }), { times: 3 });
+  const head = `**/ui/runs/${asked}/head`;
+  await page.route(head, route => route.fulfill({ status: 503 }));
   repl("pause", asked);
   await page.locator("#said", { hasText: "may be out of date" }).waitFor();
+  await page.unroute(head);
   await state(page, "paused");
   await page.locator("#said", { hasText: "may be out of date" }).waitFor({ state: "detached" });
   repl("cancel", asked);

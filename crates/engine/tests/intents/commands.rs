@@ -675,7 +675,7 @@ fn a_run_stays_paused_while_an_agent_of_it_ends_in_chunks() {
 /// Both are placed by the transaction that resumes the run, and the one that is placed first gets the machine that is locked last.
 #[test]
 fn a_resume_places_agents_on_the_warm_machines_of_two_pools() {
-    let mut bench = Bench::with(settings(1), Config::default());
+    let mut bench = Bench::with(settings(2), Config::default());
     let plain = |region: &str| RunSpec { region: region.into(), ..spec() };
     let busy = ["there", "here"].map(|region| bench.running(plain(region)));
     let planned = ["here", "there"].map(|region| AgentPlan {
