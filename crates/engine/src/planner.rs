@@ -4,10 +4,10 @@
 use crate::agent::INVALID_OUTPUT;
 use crate::plan_limits::PlanLimits;
 use crate::run_tx::RunTx;
-use model::agent::AgentKind;
+use model::agent::{AgentKind, AgentStatus};
 use model::children::{ChildState, Children};
 use model::hierarchy::{self, Rows};
-use model::plan::{AgentPlan, RunPlan, Totals};
+use model::plan::{AgentPlan, MAX_PLANNED_AGENTS, RunPlan, Totals};
 use model::run::{LastError, Run, RunEvent, RunReason};
 use model::step::{StepStatus, ToolKind};
 use model::{AgentId, Failure, Refused, Trouble};
@@ -81,8 +81,20 @@ impl RunTx<'_> {
             store::plan::insert(self.tx, self.run.id, version, sequence, plan)?;
             self.add_agent(AgentKind::Planned, sequence, plan)?;
         }
-        hierarchy::supersede_older(self)?;
+        self.supersede_older(version)?;
         hierarchy::begin_agents(self)
+    }
+
+    /// Open agents of earlier versions end. Their number is bounded by what a run may have in all.
+    fn supersede_older(&mut self, version: i64) -> Result<(), Failure> {
+        let open = Rows::agents(self, hierarchy::Pick::Open, MAX_PLANNED_AGENTS)?;
+        for id in open {
+            let agent = Rows::agent(self, id)?;
+            if agent.plan_version < version && agent.status != AgentStatus::Completed {
+                hierarchy::supersede_agent(self, id)?;
+            }
+        }
+        Ok(())
     }
 }
 

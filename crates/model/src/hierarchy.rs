@@ -14,7 +14,7 @@ pub use begin::{answer_offered, begin_agents, begin_rank, begin_steps, end_timer
 pub use child::{MAX_OPEN_CHILDREN, NewChild, add_child, begin_child, complete_child, fail_child, lose_child};
 pub use end::{
     cancel_rank, cancel_step, complete_rank, complete_step, continue_endings, is_current, is_to_stop, renew_agent,
-    resubmit_rank, settle_run, stop_agents, supersede_older,
+    resubmit_rank, settle_run, stop_agents, supersede_agent,
 };
 pub use fail::{
     Verified, approve_step, ask_approval, expire_agent, expire_task, fail_agent, fail_dialogue, fail_rank, fail_step,
@@ -281,10 +281,9 @@ fn child_failed() -> LastError {
     LastError { code: "child_failed".into(), message: "something below it failed".into(), cause: None }
 }
 
-/// Whether anything of an agent may begin. While a new plan is made, only its planner works; agents of earlier plans end.
-fn may_begin(run: &Run, agent: &Agent) -> bool {
-    let planned = agent.plan_version == run.plan_version;
-    run.begins_steps() && planned && (!run.replanning || agent.kind == AgentKind::Planner)
+/// Whether anything of an agent of this kind may begin. While a new plan is made, only its planner works.
+fn may_begin(run: &Run, kind: AgentKind) -> bool {
+    run.begins_steps() && (!run.replanning || kind == AgentKind::Planner)
 }
 
 /// Moves an agent and counts it. The caller settles what follows from its end.

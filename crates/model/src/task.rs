@@ -71,9 +71,6 @@ pub struct Task {
     pub waits_for: i64,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub dependents: Vec<i64>,
-    /// How many of its dependents were told that it has ended.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub released: usize,
     /// Its steps by state, those without a row included.
     pub steps: Children,
     /// Steps that have a row.
@@ -81,7 +78,7 @@ pub struct Task {
     /// Set when it must end and something below it is still in flight.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ending: Option<Ending>,
-    /// A commit had no room to cancel all of its open steps, or to tell all of its dependents: the run's work item goes on with them.
+    /// A commit had no room to cancel all of its open steps: the run's work item goes on with them.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub cut: bool,
     /// Active time of its agent when its present try began.
@@ -121,7 +118,6 @@ impl Task {
             due_at: None,
             waits_for: 0,
             dependents: Vec::new(),
-            released: 0,
             steps: Children::planned(plan.steps.len() as i64),
             step_count: 0,
             ending: None,
@@ -133,10 +129,6 @@ impl Task {
             ended_at: None,
         }
     }
-}
-
-fn is_zero(count: &usize) -> bool {
-    *count == 0
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]

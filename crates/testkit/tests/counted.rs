@@ -12,7 +12,6 @@ use model::recovery::ErrorClass;
 use model::run::{Run, RunReason, RunStatus};
 use model::spec::{FailureMode, PlanRules, RunSpec};
 use model::step::ToolKind;
-use model::task::TaskStatus;
 use model::time::HOUR;
 use model::{Credits, Effect, OrgId, RunId};
 use serde_json::json;
@@ -29,8 +28,6 @@ const TASKS: usize = 20;
 const STEPS: usize = 5;
 /// Rows of agents, tasks and steps that one commit may change, besides those above them.
 const CHUNK: usize = 200;
-/// Rows above those: the step, the task and the agent from whose end the others follow, and the planner.
-const ABOVE: usize = 5;
 
 struct Never;
 
@@ -409,63 +406,5 @@ fn the_beginning_of_a_task_costs_the_same_in_an_agent_of_ten_tasks_and_of_a_thou
             is_alike(few.bytes_written, many.bytes_written),
         ];
         assert_eq!(alike, [true; 3], "10 tasks: {few:?}, 1,000 tasks: {many:?}");
-    });
-}
-
-/// Works until the run has ended, and checks that no commit has changed many rows although in all so many had to change.
-async fn completes_in_chunks(plane: &mut ControlPlane, run: RunId, rows: usize) {
-    plane.recording.take();
-    let ended = plane.work_until_ended(run).await;
-    assert_eq!(ended.status, RunStatus::Completed, "{:?}", ended.last_error);
-    let commits = changes(&plane.recording.take());
-    let most = commits.iter().copied().max().unwrap_or_default();
-    // What ends and what goes on from there each have room for a chunk, and may share a commit.
-    assert!(most <= 2 * CHUNK + ABOVE, "{most} rows in one commit");
-    assert!(commits.iter().sum::<usize>() >= rows, "fewer changes than {rows} are seen");
-}
-
-#[test]
-fn a_task_that_is_skipped_tells_few_of_its_dependents_in_a_commit() {
-    const DEPENDENTS: usize = 3 * CHUNK;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let mut plane = ControlPlane::open().await;
-        let bad = StepPlan { input: json!({ "fails": true }), ..StepPlan::new("bad", ToolKind::Http) };
-        let after = |n: usize| TaskPlan {
-            // Every other one waits for two, and is skipped with the first of them.
-            after: if n.is_multiple_of(2) { vec![0] } else { vec![0, n] },
-            ..TaskPlan::new(&format!("task-{n}"), steps(1, "", false))
-        };
-        let tasks = std::iter::once(TaskPlan::new("first", vec![bad])).chain((0..DEPENDENTS).map(after));
-        let agent = AgentPlan { mode: FailureMode::Continue, ..AgentPlan::new("one", tasks.collect()) };
-        let run = plane.submit(vec![agent], 1).await;
-        completes_in_chunks(&mut plane, run, DEPENDENTS).await;
-        let tasks = plane.engine.tasks(plane.org, run, None, 0, 1_000).await.unwrap();
-        let skipped = tasks.iter().filter(|task| task.status == TaskStatus::Skipped && task.waits_for == 0).count();
-        assert_eq!(skipped, DEPENDENTS + 1);
-    });
-}
-
-#[test]
-fn a_new_plan_ends_few_agents_of_the_earlier_one_in_a_commit() {
-    const OLD: usize = 3 * CHUNK;
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    runtime.block_on(async {
-        let mut plane = ControlPlane::open().await;
-        let one = |step: StepPlan| vec![TaskPlan::new("all", vec![step])];
-        let of = |input| StepPlan { input, ..StepPlan::new("s", ToolKind::Http) };
-        let old = |n: usize| match n {
-            0 => AgentPlan::new("bad", one(of(json!({ "fails": true })))),
-            n => AgentPlan::new(&format!("agent-{n}"), one(of(json!({ "waits": true })))),
-        };
-        let planner = AgentPlan::new("planner", one(of(json!({ "plans": true }))));
-        let document =
-            json!({ "type": "agents", "goal": "anything", "planner": { "exec": ["./plan"], "allow": ["http"] } });
-        let shared = RunPlan { document: Some(document), ..RunPlan::default() };
-        let plans = Plans { agents: (0..OLD).map(old).collect(), shared, planner: Some(planner), ..Plans::default() };
-        let rules = PlanRules { replans: 1, max_agents: CHUNK as i64 + 50, ..PlanRules::default() };
-        let run = plane.submit_plans(plans, rules, FailureMode::Continue).await;
-        completes_in_chunks(&mut plane, run, OLD).await;
-        assert_eq!(plane.run(run).await.plan_version, 2);
     });
 }

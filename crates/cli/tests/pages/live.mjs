@@ -68,11 +68,11 @@ await run(async browser => {
   const asked = detached(ill.wait, "--name", "asked");
   await page.goto(at(`/runs/${asked}`));
   await state(page, "running");
-  const head = `**/ui/runs/${asked}/head`;
-  await page.route(head, route => route.fulfill({ status: 503 }));
+  const region = `**/ui/runs/${asked}/head`;
+  await page.route(region, route => route.fulfill({ status: 503 }));
   repl("pause", asked);
   await page.locator("#said", { hasText: "may be out of date" }).waitFor();
-  await page.unroute(head);
+  await page.unroute(region);
   await state(page, "paused");
   await page.locator("#said", { hasText: "may be out of date" }).waitFor({ state: "detached" });
   repl("cancel", asked);

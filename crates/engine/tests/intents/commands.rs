@@ -3,7 +3,7 @@
 
 use crate::agents::{agent, agents_spec, found, resolve, submit, submit_agents, task, tree};
 use crate::artifacts;
-use crate::bench::{Bench, now, settings, spec};
+use crate::bench::{Bench, now, settings};
 use crate::crashes::around_every_write;
 use crate::machines::{Does, ended};
 use crate::questions::answer_first;
@@ -669,28 +669,5 @@ fn a_run_stays_paused_while_an_agent_of_it_ends_in_chunks() {
     bench.act(run, Action::Resume).unwrap();
     bench.settle();
     assert_eq!(still(&bench), (RunStatus::Running, FreezeState::Moving));
-    bench.check();
-}
-
-/// Both are placed by the transaction that resumes the run, and the one that is placed first gets the machine that is locked last.
-#[test]
-fn a_resume_places_agents_on_the_warm_machines_of_two_pools() {
-    let mut bench = Bench::with(settings(2), Config::default());
-    let plain = |region: &str| RunSpec { region: region.into(), ..spec() };
-    let busy = ["there", "here"].map(|region| bench.running(plain(region)));
-    let planned = ["here", "there"].map(|region| AgentPlan {
-        machine: Some(MachinePlan { region: Some(region.into()), ..MachinePlan::default() }),
-        ..agent(region, vec![task("all", vec![command("a")])])
-    });
-    let run = submit_agents(&mut bench, planned.into());
-    bench.settle();
-    bench.act(run, Action::Pause).unwrap();
-    bench.settle();
-    assert_eq!(bench.run(run).status, RunStatus::Paused);
-    busy.iter().for_each(|run| bench.exits(*run, 0));
-    bench.act(run, Action::Resume).unwrap();
-    let placed: Vec<_> = bench.jobs(run).iter().filter_map(|job| job.instance.filter(|_| job.warm)).collect();
-    assert_eq!(placed.len(), 2, "{:?}", bench.jobs(run));
-    assert!(!placed.is_sorted(), "the first of them has the younger machine: {placed:?}");
     bench.check();
 }

@@ -13,7 +13,7 @@ use crate::{AgentId, StepId, TaskId, Timestamp};
 /// plan is made, only its planner begins.
 pub fn begin_agents<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
     let run = rows.run();
-    if !run.begins_steps() {
+    if !may_begin(run, AgentKind::Planner) {
         return Ok(());
     }
     if run.replanning {
@@ -33,9 +33,6 @@ pub fn begin_agents<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
     let mut begun = 0;
     for id in rows.agents(Pick::Due, most)? {
         let agent = rows.agent(id)?;
-        if !may_begin(rows.run(), &agent) {
-            continue; // its plan is not the run's any more
-        }
         if agent.kind != AgentKind::Rank || rows.may_submit(&agent)? {
             begin_agent(rows, id)?;
             begun += 1;
@@ -151,7 +148,7 @@ pub fn begin_steps<R: Rows>(rows: &mut R, id: AgentId) -> Result<Vec<StepId>, R:
     let mut begun = Vec::new();
     for _ in 0..CHUNK {
         let agent = rows.agent(id)?;
-        if !may_begin(rows.run(), &agent) || !takes_work(&agent) {
+        if !may_begin(rows.run(), agent.kind) || !takes_work(&agent) {
             return Ok(begun);
         }
         end_timers(rows, id)?;
@@ -296,7 +293,7 @@ pub fn may_be_taken<R: Rows>(rows: &mut R, id: StepId) -> Result<bool, R::Error>
         return Ok(false);
     }
     let agent = rows.agent(step.agent)?;
-    Ok(may_begin(rows.run(), &agent) && takes_work(&agent) && !is_to_stop(rows, &step)?)
+    Ok(may_begin(rows.run(), agent.kind) && takes_work(&agent) && !is_to_stop(rows, &step)?)
 }
 
 /// A program that polls takes a step. Whether it has begun.

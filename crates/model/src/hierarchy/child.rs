@@ -68,7 +68,7 @@ pub fn begin_child<R: Rows>(rows: &mut R, id: StepId) -> Result<Step, R::Error> 
 
 fn may_begin_child<R: Rows>(rows: &mut R, child: &Step) -> Result<bool, R::Error> {
     let agent = rows.agent(child.agent)?;
-    let awake = agent.status == AgentStatus::Running && may_begin(rows.run(), &agent);
+    let awake = agent.status == AgentStatus::Running && may_begin(rows.run(), agent.kind);
     let due = child.due_at.is_none_or(|due| due <= rows.at());
     Ok(awake && due && !is_to_stop(rows, child)?)
 }

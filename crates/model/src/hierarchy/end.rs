@@ -7,7 +7,7 @@ use crate::agent::{Agent, AgentEvent, AgentKind, AgentStatus};
 use crate::children::{ChildState, Children};
 use crate::run::{LastError, RunEvent, RunOutcome, RunReason, RunStatus};
 use crate::step::{Step, StepEvent, StepStatus};
-use crate::task::{Task, TaskEvent, TaskStatus};
+use crate::task::{Task, TaskEvent};
 use crate::{AgentId, StepId, TaskId, Timestamp};
 
 /// What became of a parent.
@@ -154,37 +154,9 @@ fn undo_rank<R: Rows>(rows: &mut R, id: AgentId, due: Timestamp, error: &LastErr
     }
 }
 
-/// A newer plan takes the place of those of earlier versions: their open agents end. The run's work item ends those that this commit has
-/// no room for; they begin nothing any more.
-pub fn supersede_older<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
-    let mut room = CHUNK;
-    supersede(rows, &mut room)
-}
-
-fn supersede<R: Rows>(rows: &mut R, room: &mut usize) -> Result<(), R::Error> {
-    let version = rows.run().plan_version;
-    let mut over = false;
-    loop {
-        // Those of earlier versions come first.
-        let mut older = rows.agents(Pick::Open, (*room).max(1))?;
-        while let Some(newest) = older.last()
-            && rows.agent(*newest)?.plan_version >= version
-        {
-            older.pop();
-        }
-        if older.is_empty() {
-            return if over { settle_run(rows) } else { Ok(()) };
-        }
-        for id in older {
-            if *room == 0 {
-                return leave_the_rest(rows);
-            }
-            *room -= 1;
-            let agent = rows.agent(id)?;
-            rows.set_agent(Agent { ending: Some(Ending::cancelled()), ..agent });
-            over |= advance_agent(rows, id, room)? == Advance::Over;
-        }
-    }
+/// A newer plan takes the place of this agent's.
+pub fn supersede_agent<R: Rows>(rows: &mut R, id: AgentId) -> Result<(), R::Error> {
+    end_agent_with(rows, id, Ending::cancelled())
 }
 
 /// Gives an agent its end, now or as soon as nothing below it is in flight. The first end wins.
@@ -281,7 +253,7 @@ fn end_task<R: Rows>(rows: &mut R, task: Task, ends: Ends, room: &mut usize) -> 
                 outcome => TaskEvent::StepsEnded { outcome },
             };
             task_event(rows, task.id, &event)?;
-            return release_dependents(rows, task.id, room).map(|()| Advance::Over);
+            return release_dependents(rows, &task, event == TaskEvent::AllStepsSkipped, room).map(|()| Advance::Over);
         }
         Ends::As(ending) => ending,
     };
@@ -295,7 +267,7 @@ fn end_task<R: Rows>(rows: &mut R, task: Task, ends: Ends, room: &mut usize) -> 
         EndKind::Skipped => {
             task_event(rows, task.id, &TaskEvent::Skipped { error })?;
             count_failed_task(rows, task.agent)?;
-            release_dependents(rows, task.id, room)?;
+            release_dependents(rows, &task, true, room)?;
         }
         EndKind::Failed => {
             task_event(rows, task.id, &TaskEvent::Failed { error: error.clone() })?;
@@ -339,43 +311,27 @@ fn count_failed_task<R: Rows>(rows: &mut R, agent: AgentId) -> Result<(), R::Err
     rows.set_attempt(attempt)
 }
 
-/// Tasks that waited for this one wait for one less; if it was skipped, so are they, and what waited for them (R47). Tasks that this commit
-/// has no room for are told by the run's work item.
-fn release_dependents<R: Rows>(rows: &mut R, id: TaskId, room: &mut usize) -> Result<(), R::Error> {
-    let mut releasing = vec![id];
-    while let Some(id) = releasing.pop() {
-        let task = rows.task(id)?;
-        let told = task.dependents.len().min(task.released + *room);
-        for sequence in &task.dependents[task.released..told] {
-            releasing.extend(release(rows, &task, *sequence)?);
-            *room -= 1;
+/// Tasks that waited for this one wait for one less; if it was skipped, so are they (R47).
+fn release_dependents<R: Rows>(rows: &mut R, task: &Task, skipped: bool, room: &mut usize) -> Result<(), R::Error> {
+    let mut released: Vec<(i64, bool)> = task.dependents.iter().map(|sequence| (*sequence, skipped)).collect();
+    while let Some((sequence, skipped)) = released.pop() {
+        let id = rows.task_at(task.agent, sequence)?;
+        let mut dependent = rows.task(id)?;
+        dependent.waits_for -= 1;
+        let skips = skipped && !dependent.status.is_end() && dependent.ending.is_none();
+        if skips {
+            let message = format!("`{}`, which it waits for, was skipped", task.name);
+            let error = LastError { code: "upstream_failed".into(), message, cause: None };
+            dependent.ending = Some(Ending::skipped(error));
         }
-        let cut = told < task.dependents.len();
-        let ended = rows.task(id)?;
-        rows.set_task(Task { released: told, cut, ..ended });
-        if cut {
-            cut_agent(rows, task.agent)?;
+        rows.set_task(dependent.clone());
+        if skips {
+            // Pending, so nothing below it is in flight: it ends here, and its own dependents after it.
+            skip_pending(rows, id, room)?;
+            released.extend(dependent.dependents.iter().map(|sequence| (*sequence, true)));
         }
     }
     Ok(())
-}
-
-/// The task at this place of the agent's plan waits for one task less. Returns it if it is skipped with that task.
-fn release<R: Rows>(rows: &mut R, ended: &Task, sequence: i64) -> Result<Option<TaskId>, R::Error> {
-    let id = rows.task_at(ended.agent, sequence)?;
-    let mut dependent = rows.task(id)?;
-    dependent.waits_for -= 1;
-    let skipped = ended.status == TaskStatus::Skipped && !dependent.status.is_end() && dependent.ending.is_none();
-    rows.set_task(dependent);
-    if !skipped {
-        return Ok(None);
-    }
-    // Pending, so nothing below it is in flight: it ends here.
-    end_pending_steps(rows, id, ChildState::Cancelled)?;
-    let message = format!("`{}`, which it waits for, was skipped", ended.name);
-    let error = LastError { code: "upstream_failed".into(), message, cause: None };
-    task_event(rows, id, &TaskEvent::Skipped { error })?;
-    Ok(Some(id))
 }
 
 /// A task whose `if` is false, or whose `for_each` gave no item, counts as completed: what waited for it may begin.
@@ -383,7 +339,7 @@ pub(super) fn not_needed<R: Rows>(rows: &mut R, task: &Task) -> Result<(), R::Er
     end_pending_steps(rows, task.id, ChildState::Completed)?;
     task_event(rows, task.id, &TaskEvent::NotNeeded)?;
     let mut room = CHUNK;
-    release_dependents(rows, task.id, &mut room)?;
+    release_dependents(rows, task, false, &mut room)?;
     settle_agent(rows, task.agent)
 }
 
@@ -394,6 +350,13 @@ fn end_pending_steps<R: Rows>(rows: &mut R, id: TaskId, to: ChildState) -> Resul
     task.steps.shift_many(ChildState::Pending, to, pending);
     rows.set_task(task);
     Ok(())
+}
+
+fn skip_pending<R: Rows>(rows: &mut R, id: TaskId, room: &mut usize) -> Result<(), R::Error> {
+    let Some(error) = rows.task(id)?.ending.and_then(|ending| ending.error) else { return Ok(()) };
+    end_pending_steps(rows, id, ChildState::Cancelled)?;
+    *room = room.saturating_sub(1);
+    task_event(rows, id, &TaskEvent::Skipped { error }).map(drop)
 }
 
 fn advance_agent<R: Rows>(rows: &mut R, id: AgentId, room: &mut usize) -> Result<Advance, R::Error> {
@@ -596,13 +559,8 @@ pub fn continue_endings<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
         for task in rows.tasks(id, Pick::Cut, CHUNK)? {
             let mut cut = rows.task(task)?;
             cut.cut = false;
-            let ended = cut.status.is_end();
             rows.set_task(cut);
-            if ended {
-                release_dependents(rows, task, &mut room)?;
-            } else {
-                advance_task(rows, task, &mut room)?;
-            }
+            advance_task(rows, task, &mut room)?;
         }
         if advance_agent(rows, id, &mut room)? == Advance::Over {
             settle_run(rows)?;
@@ -611,7 +569,7 @@ pub fn continue_endings<R: Rows>(rows: &mut R) -> Result<(), R::Error> {
             return leave_the_rest(rows);
         }
     }
-    if rows.attempt()?.tree.superseded > 0 { supersede(rows, &mut room) } else { Ok(()) }
+    Ok(())
 }
 
 fn cancelled() -> LastError {

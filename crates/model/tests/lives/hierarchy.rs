@@ -593,7 +593,11 @@ impl Commit<'_> {
         attempt.tree.failed_tasks = 0;
         attempt.tree.planner = None;
         self.set_attempt(attempt)?;
+        let version = self.lives.run.get(self.world.run).plan_version;
         self.plan_agents(AgentKind::Planned, self.scope.agents);
-        hierarchy::supersede_older(self)
+        let old = self.world.agents.iter().map(|id| self.lives.agent.get(*id));
+        let old: Vec<AgentId> =
+            old.filter(|agent| agent.plan_version < version && !agent.status.is_end()).map(|agent| agent.id).collect();
+        old.into_iter().try_for_each(|agent| hierarchy::supersede_agent(self, agent))
     }
 }
