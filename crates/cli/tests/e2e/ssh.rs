@@ -63,9 +63,10 @@ impl Lab {
         self.hosts.get(1).connect();
         let listed = || self.home.json(&["provider", "ls"]).as_array().unwrap().iter().any(|it| it["name"] == "lab");
         assert!((0..MANY_LOOKS).any(|_| !listed()), "it goes when its machines are gone and its hosts are cleared");
+        // The program on the host that clears it may still be at its last steps.
         for number in 0..self.hosts.count() {
-            let left = self.hosts.get(number).left();
-            assert!(left.is_empty(), "host{number} still has {left:?}");
+            let clear = (0..MANY_LOOKS).any(|_| !listed() && self.hosts.get(number).left().is_empty());
+            assert!(clear, "host{number} still has {:?}", self.hosts.get(number).left());
         }
     }
 }
