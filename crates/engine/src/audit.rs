@@ -234,7 +234,6 @@ fn counters(
     let top = steps.iter().filter(|step| step.parent.is_none());
     top.for_each(|step| by_task.entry(step.task).or_default().push(step.child_state()));
     let children = children::audit(tx, steps, audit)?;
-    planned(run, agents, audit);
     let (mut counted, mut superseded) = (Children::default(), 0);
     for agent in agents.iter().filter(|agent| agent.kind != AgentKind::System) {
         if agent.plan_version == run.plan_version {
@@ -291,21 +290,6 @@ fn counters(
         format!("{} acts in flight, the attempt says {}", acts, attempt.tree.in_flight)
     });
     Ok(())
-}
-
-/// The run's totals are those of its plan: its agents have rows as soon as one of them has, and count their tasks before these have rows.
-fn planned(run: &Run, agents: &[Agent], audit: &mut Audit) {
-    let of_plan = |agent: &&Agent| {
-        let counts = matches!(agent.kind, AgentKind::Planned | AgentKind::Rank);
-        counts && agent.plan_version == run.plan_version
-    };
-    let agents: Vec<&Agent> = agents.iter().filter(of_plan).collect();
-    let tasks: i64 = agents.iter().map(|agent| agent.tasks.total()).sum();
-    let made = agents.len() as i64;
-    // Each item of a `for_each` is one more task.
-    // An imported run has of its plan what its machine knew.
-    let fits = made == 0 || run.imported_at.is_some() || (made == run.planned.agents && tasks >= run.planned.tasks);
-    audit.must(fits, "2 counters", run.id, || format!("{made} agents with {tasks} tasks for {:?}", run.planned));
 }
 
 /// A parent has no more children under way at once than it may.
